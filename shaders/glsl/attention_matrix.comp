@@ -226,6 +226,13 @@ void main() {
     ivec3 batch = ivec3(outer / middle_size, outer % middle_size, number % inner_size);
     int query_start = start_of(query, batch), key_start = start_of(key, batch), value_start = start_of(value, batch);
     int bias_start = start_of(bias, batch);
+    // Of what is read the bases depend on the wait, so the indices need not.
+    int waited = after_wait;
+    query_start += waited;
+    key_start += waited;
+    value_start += waited;
+    bias_start += waited;
+    after_wait = 0;
     own_row = first_row + subgroup() / TEAMS * OWN_ROWS;
     team = subgroup() % TEAMS;
 
@@ -264,6 +271,7 @@ void main() {
         if (attempt > 0 || is_settled()) break;
     }
     if (is_plain) {
+        after_wait = waited;
         attend_plainly(batch, first_row, end_of_all);
         return;
     }

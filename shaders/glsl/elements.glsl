@@ -12,6 +12,7 @@
 #ifndef CHAINED
 #define EXCHANGED
 #define CHAIN_FIELDS
+int after_wait = 0;
 void wait_for_operands() {}
 #endif
 
@@ -28,9 +29,9 @@ void wait_for_operands() {}
     layout(set = 0, binding = slot, std430) EXCHANGED readonly buffer name##_Words { int name##_words[]; };            \
     layout(set = 0, binding = slot, std430) EXCHANGED readonly buffer name##_Pairs { ivec2 name##_pairs[]; };          \
     layout(set = 0, binding = slot, std430) EXCHANGED readonly buffer name##_Quads { ivec4 name##_quads[]; };
-#define WORD(name, index) name##_words[index]
-#define PAIR(name, index) name##_pairs[index]
-#define QUAD(name, index) name##_quads[index]
+#define WORD(name, index) name##_words[(index) + after_wait]
+#define PAIR(name, index) name##_pairs[(index) + after_wait]
+#define QUAD(name, index) name##_quads[(index) + after_wait]
 #endif
 
 #define WRITES(slot, name)                                                                                             \

@@ -369,10 +369,25 @@ void main() {
 #endif
     if (AHEAD != 0) FETCH_FIRST_FACTORS
     wait_for_operands();
-    if (AHEAD == 0) FETCH_FIRST_FACTORS
+    // Of what the loops read the bases depend on the wait, so the indices need not.
+    int waited = after_wait;
+    [[unroll]] for (int i = 0; i < LINES; ++i) {
+        addresses[i] += waited;
+#ifdef SCALED
+        row_scales[i] += waited;
+#endif
+#ifdef SHORTCUT
+        other_addresses[i] += waited;
+#endif
+    }
+    if (AHEAD == 0) {
+        first_load += waited;
+        FETCH_FIRST_FACTORS
+    }
     if (KEEPS_SUMS == 0) {
         READ_ENDS_EARLY
     }
+    after_wait = 0;
 #ifdef ATTEMPTS
     while (true) {
 #endif
@@ -393,6 +408,7 @@ void main() {
         FETCH_FIRST_FACTORS
     }
 #endif
+    after_wait = waited;
 #ifdef SPLIT
     if (is_plain) {
         store_plain();

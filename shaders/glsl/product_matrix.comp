@@ -144,6 +144,7 @@ int row_scales[VALUE_FETCHES];
 int channel;
 ivec2 tap;
 int weight_address;
+int waited = 0; // of what the loops read the bases depend on the wait, so the indices need not
 int line;
 int line_end;
 FETCHED fetched_values[VALUE_FETCHES];
@@ -290,6 +291,7 @@ void rewind(int column) {
     }
     line = 4 * first + me / COLUMN_RUNS;
     weight_address = weight_offset + batch * weight_batch + line * weight_pitch + base_column + column;
+    if (AHEAD == 0) weight_address += waited;
 }
 
 #ifdef ATTEMPTS
@@ -336,6 +338,15 @@ void main() {
     if (AHEAD != 0) fetch_factors(has_column);
     wait_for_operands();
     READ_ENDS_EARLY
+    waited = after_wait;
+    [[unroll]] for (int i = 0; i < VALUE_FETCHES; ++i) {
+        row_addresses[i] += waited;
+#ifdef SCALED
+        row_scales[i] += waited;
+#endif
+    }
+    if (AHEAD == 0) weight_address += waited;
+    after_wait = 0;
 #ifdef ATTEMPTS
     for (int attempt = 1;; ++attempt) {
         if (attempt > 1) rewind(column);
@@ -403,6 +414,7 @@ void main() {
         if (is_done(attempt)) break;
     }
 #endif
+    after_wait = waited;
     READ_ENDS_LATE
     store_all();
 }

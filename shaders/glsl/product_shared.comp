@@ -270,6 +270,19 @@ void main() {
     }
 #endif
 
+    // Of what the loop reads the bases depend on the wait, so the indices need not.
+    int waited = after_wait;
+    [[unroll]] for (int i = 0; i < VALUE_FETCHES; ++i) {
+        row_addresses[i] += waited;
+#ifdef SCALED
+        row_scales[i] += waited;
+#endif
+    }
+    if (AHEAD == 0) {
+        weight_address += waited;
+        weight_column += waited;
+    }
+    after_wait = 0;
     fetch_values(start, end);
     if (AHEAD == 0) fetch_factors(has_column);
     int tiles = 0;
@@ -295,6 +308,7 @@ void main() {
         if (more) keep(tiles);
         barrier();
     }
+    after_wait = waited;
 
     if (TEAMS > 1) {
         [[unroll]] for (int i = 0; i < ROWS; ++i)

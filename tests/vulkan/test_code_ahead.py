@@ -208,7 +208,7 @@ def test_they_store_nothing(resting: Rest, name: str, switch: str, precision: st
     assert found.isnan().all()
 
 
-_LOAD = "#define WORD(name, index) name##_words[index]"
+_LOAD = "#define WORD(name, index) name##_words[(index) + after_wait]"
 TELLING: set[str] = set()
 """Of which pipelines were made."""
 _CONSTANTS = ("weights", "biases", "gains", "column_sums")
@@ -226,7 +226,9 @@ def telling(name: str) -> bytes:
         told += f"#define TOLD_{item}(index) {'(index)' if item in _CONSTANTS else 'told(index)'}\n"
     text = text.replace(_LOAD, told + _LOAD)
     for kind in ("words", "pairs", "quads"):
-        text = text.replace(f" name##_{kind}[index]\n", f" name##_{kind}[TOLD_##name(index)]\n")
+        plain, telling_all = (f" name##_{kind}[{index} + after_wait]\n" for index in ("(index)", "TOLD_##name(index)"))
+        assert plain in text
+        text = text.replace(plain, telling_all)
     return need_compiler(find_compiler()).compile(text)
 
 

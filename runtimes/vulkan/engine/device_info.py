@@ -24,6 +24,10 @@ _COMPUTE_STAGE = 0x20
 _RELEASE = re.compile(r"\b(\d+(?:\.\d+)+)")
 
 
+_CHAIN_SHARED_BYTES = 16
+"""See ``shaders/glsl/chain_end.glsl``."""
+
+
 @dataclass(frozen=True)
 class DeviceLimits:
     """Limits that plans and lowerings must respect; names follow VkPhysicalDeviceLimits."""
@@ -111,6 +115,12 @@ class DeviceInfo:
     def has_unified_memory(self) -> bool:
         """Whether the host and the device share one memory, so that neither reads the other's across a bus."""
         return self.kind in ("cpu", "integrated")
+
+    @property
+    def shared_memory_bytes(self) -> int:
+        """What a kernel may take of a workgroup's shared memory: if it waits for others by a counter, it holds more."""
+        held = _CHAIN_SHARED_BYTES if "device_memory_model" in self.features else 0
+        return self.limits.max_compute_shared_memory_size - held
 
     @property
     def preference(self) -> int:

@@ -145,7 +145,7 @@ class AttentionBlock:
         most_sums = device_costs(device).most_sums
         return (
             self.rows * max(self.across, self.key_quads) <= most_sums
-            and self.shared_bytes <= limits.max_compute_shared_memory_size
+            and self.shared_bytes <= device.shared_memory_bytes
             and self.invocations
             <= min(limits.max_compute_work_group_invocations, limits.max_compute_work_group_size[0])
         )

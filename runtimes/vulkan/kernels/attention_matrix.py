@@ -114,7 +114,7 @@ class MatrixAttentionBlock:
         invocations = min(limits.max_compute_work_group_invocations, limits.max_compute_work_group_size[0])
         return (
             SUBGROUP_LANES * self.subgroups <= invocations
-            and self.shared_bytes(width) <= limits.max_compute_shared_memory_size
+            and self.shared_bytes(width) <= device.shared_memory_bytes
             and self.iterations(keys, width) <= USUAL_ITERATIONS
         )
 

@@ -126,7 +126,7 @@ def _undivided(
     """As many queries as a workgroup has room for, with the largest tiles of these."""
     # The kernel's divisions leave nothing over, and one query's value has an invocation for each vec4.
     invocations = max(1 << device.workgroup(invocations).bit_length() - 1, _MOST_QUADS)
-    limit = device.limits.max_compute_shared_memory_size
+    limit = device.shared_memory_bytes
     quads = 1 << (-(-width // VECTOR) - 1).bit_length()
     rows = min(1 << (queries - 1).bit_length(), _MOST_ROWS)
     while True:

@@ -183,7 +183,7 @@ class FragmentKernel:
         """Whether the device's limits allow it."""
         limits = device.limits
         invocations = min(limits.max_compute_work_group_invocations, limits.max_compute_work_group_size[0])
-        return self.invocations <= invocations and self.shared_bytes <= limits.max_compute_shared_memory_size
+        return self.invocations <= invocations and self.shared_bytes <= device.shared_memory_bytes
 
 
 # Of 160 of which some 45 were measured on each of 76 layers (an H200, those with residuals on an H100), the others

@@ -130,7 +130,7 @@ class SharedKernel:
         """Whether the device's limits allow it."""
         limits = device.limits
         invocations = min(limits.max_compute_work_group_invocations, limits.max_compute_work_group_size[0])
-        return self.invocations <= invocations and self.shared_bytes <= limits.max_compute_shared_memory_size
+        return self.invocations <= invocations and self.shared_bytes <= device.shared_memory_bytes
 
 
 # The first is within the limits that every Vulkan device must have.

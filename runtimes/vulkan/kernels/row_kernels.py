@@ -98,7 +98,7 @@ class RowKernel:
         """Whether the device's limits allow it."""
         limits = device.limits
         invocations = min(limits.max_compute_work_group_invocations, limits.max_compute_work_group_size[0])
-        return self.invocations <= invocations and self.shared_bytes <= limits.max_compute_shared_memory_size
+        return self.invocations <= invocations and self.shared_bytes <= device.shared_memory_bytes
 
 
 MOST_ROWS = 4

@@ -115,7 +115,7 @@ class UnitRowKernel:
         """Whether the device's limits allow it."""
         limits = device.limits
         invocations = min(limits.max_compute_work_group_invocations, limits.max_compute_work_group_size[0])
-        return self.invocations <= invocations and self.shared_bytes <= limits.max_compute_shared_memory_size
+        return self.invocations <= invocations and self.shared_bytes <= device.shared_memory_bytes
 
 
 # Of 30 that were measured on H200s in four layers of a decoder, sizes of which are 2048, 5632 and 32000.
