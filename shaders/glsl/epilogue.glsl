@@ -19,10 +19,30 @@ layout(constant_id = FORMS_ID) const int FORMS = 0;
 const int RESULT_FORM = FORMS >> 9 & 7;
 const int STEP_FORM = FORMS >> 12 & 7;
 
+// The nearest multiple of a scale, half to even, between bounds, which are the upper bits of a code: 12 each, with signs. A negative
+// inverse stands for a division by the scale: a product with the inverse, and a step of Newton's method.
+vec4 fake_quantized(int code, vec4 value, float scale, float inverse) {
+    precise vec4 steps = value * abs(inverse);
+    if (inverse < 0.0) {
+        vec4 lost;
+        precise vec4 product = two_product(steps, vec4(scale), lost);
+        precise vec4 corrected = steps - ((value - product) - lost) * inverse;
+        steps = mix(steps, corrected, lessThan(abs(steps), vec4(1e6)));
+    }
+    precise vec4 result = bounded(roundEven(steps), vec4(code << 12 >> 20), vec4(code >> 20)) * scale;
+    return result;
+}
+
+// A function, and then that, if the code has bounds; see Activation in runtimes/vulkan/kernels/activation.py.
+vec4 exact_activation(int code, vec4 value, float first, float second) {
+    value = activated(code & 255, value, vec4(first), vec4(second));
+    return code >> 8 != 0 ? fake_quantized(code, value, first, second) : value;
+}
+
 // What an activation gives that is rounded next, unless the result stands for tensors of halves: those are as the operators' own.
-vec4 activation(int opcode, vec4 value, float first, float second) {
-    if (RESULT_FORM == ROUNDED && has_rough_form(opcode)) return roughly_activated(opcode, value);
-    return activated(opcode, value, vec4(first), vec4(second));
+vec4 activation(int code, vec4 value, float first, float second) {
+    if (RESULT_FORM == ROUNDED && has_rough_form(code)) return roughly_activated(code, value);
+    return exact_activation(code, value, first, second);
 }
 
 // What a step gives as the next one gets it, where each of them stands for an operator on halves.

@@ -137,7 +137,7 @@ void main() {
     add_up(me, first_team, FIRST_TEAMS, FIRST_COLUMNS);
     if (first_team == 0)
         [[unroll]] for (int i = 0; i < ROWS; ++i) {
-            vec4 value = activated(FIRST_END, sums[i] + first_bias, vec4(FIRST_END_FIRST), vec4(FIRST_END_SECOND));
+            vec4 value = exact_activation(FIRST_END, sums[i] + first_bias, FIRST_END_FIRST, FIRST_END_SECOND);
             bool is_last = MIDDLE_TAIL != 0 && first_column == FIRST_COLUMNS - 1;
             middle[i * FIRST_COLUMNS + first_column] = is_last ? head(value, MIDDLE_TAIL) : value;
         }

@@ -14,7 +14,8 @@ from mobopt.ir import Graph, Node, Value
 from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.kernels import product_kernels
-from mobopt.runtimes.vulkan.kernels.epilogue import PRODUCT, Activation, Epilogue
+from mobopt.runtimes.vulkan.kernels.activation import Activation
+from mobopt.runtimes.vulkan.kernels.epilogue import PRODUCT, Epilogue
 from mobopt.runtimes.vulkan.lowerings import convolution, matmul, pointwise  # noqa: F401
 from mobopt.shaders.enumerations import Opcode
 

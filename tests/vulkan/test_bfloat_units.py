@@ -25,8 +25,9 @@ from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
 from mobopt.runtimes.vulkan.kernels import convolution_kernels
+from mobopt.runtimes.vulkan.kernels.activation import Activation
 from mobopt.runtimes.vulkan.kernels.attention_matrix import MatrixAttentionBlock
-from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue
+from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.fragment_kernels import FragmentKernel
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import BLOCKS, multiplies
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan, constant_tensor

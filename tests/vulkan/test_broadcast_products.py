@@ -15,8 +15,9 @@ from sampling import sampled
 from mobopt.ir import Value
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.kernels import convolution_kernels, product_kernels
+from mobopt.runtimes.vulkan.kernels.activation import Activation
 from mobopt.runtimes.vulkan.kernels.device_costs import cpu_costs, cpu_rows
-from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue
+from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.product_kernels import broadcasts_lanes, choose_product_kernel, tile_kernels
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.shaders.enumerations import Opcode

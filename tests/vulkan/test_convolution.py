@@ -10,8 +10,9 @@ from products import check_product, family  # noqa: F401
 
 from mobopt.ir import Node, Value
 from mobopt.ops.contexts import Conv1dPackedContext, Conv2dPackedContext
+from mobopt.runtimes.vulkan.kernels.activation import Activation, clamp
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import phases
-from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue, clamp
+from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.shaders.enumerations import Opcode
 
 # input, filter, stride, padding, dilation, groups

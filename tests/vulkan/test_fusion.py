@@ -111,9 +111,14 @@ def test_sum_of_two_products_folds_one(device) -> None:
         ("%r = aten::add.Tensor(%c, %x, 2)", "%r", ["conv2d", "add"]),
         ("%r = aten::add.Tensor(%c, %row, 1)", "%r", ["conv2d", "add"]),
         ("%r = aten::add.Tensor(%c, %c, 1)", "%r", ["conv2d", "add"]),
-        ("%r = aten::relu(%c)\n%s = aten::sigmoid(%r)", "%s", ["conv2d relu", "sigmoid"]),
+        ("%r = aten::relu(%c)\n%s = aten::sigmoid(%r)\n%t = aten::silu(%s)", "%t", ["conv2d relu sigmoid", "silu"]),
+        (
+            "%r = aten::relu(%c)\n%s = aten::sigmoid(%r)\n%t = aten::add.Tensor(%s, %x, 1)",
+            "%t",
+            ["conv2d relu sigmoid", "add"],
+        ),
     ],
-    ids=["used twice", "returned", "scaled", "broadcast", "itself", "full"],
+    ids=["used twice", "returned", "scaled", "broadcast", "itself", "full", "no room for a sum"],
 )
 def test_what_is_not_folded(following: str, returned: str, expected: list[str]) -> None:
     _, nodes = folded(f"%c = conv(%x$)\n{following}", returned, f"%x : {F}, %row : Float(1, 4, 1, 1)")

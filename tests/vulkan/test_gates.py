@@ -17,7 +17,8 @@ from mobopt.runtimes.vulkan.compile.fusion_normalization import fold_normalizati
 from mobopt.runtimes.vulkan.compile.gates import interleave_gates
 from mobopt.runtimes.vulkan.compile.projections import join_projections
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
-from mobopt.runtimes.vulkan.kernels.epilogue import PRODUCT, activation_of, folded_epilogue, gate_of, parts_of
+from mobopt.runtimes.vulkan.kernels.activation import activation_of
+from mobopt.runtimes.vulkan.kernels.epilogue import PRODUCT, folded_epilogue, gate_of, parts_of
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
 from mobopt.runtimes.vulkan.kernels.product_gating import most_gated_rows
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings

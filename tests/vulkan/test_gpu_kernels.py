@@ -12,7 +12,8 @@ from products import check_product
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Value
 from mobopt.runtimes.vulkan.kernels import product_kernels
-from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue, clamp
+from mobopt.runtimes.vulkan.kernels.activation import Activation, clamp
+from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import (
     BLOCKS,
     SharedKernel,

@@ -10,7 +10,8 @@ from products import check_product, family  # noqa: F401
 
 from mobopt.ir import Node, Value
 from mobopt.ops.contexts import LinearPackedContext
-from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue
+from mobopt.runtimes.vulkan.kernels.activation import Activation
+from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.shaders.enumerations import Opcode
 
 

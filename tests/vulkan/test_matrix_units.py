@@ -16,7 +16,8 @@ from mobopt.ir import Value
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.kernels import product_kernels
-from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue
+from mobopt.runtimes.vulkan.kernels.activation import Activation
+from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import SharedKernel, choose_gpu_kernel
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import BLOCKS, MatrixKernel
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape

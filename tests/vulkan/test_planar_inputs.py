@@ -25,8 +25,9 @@ from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
 from mobopt.runtimes.vulkan.kernels import gpu_kernels, matrix_kernels, product_kernels
+from mobopt.runtimes.vulkan.kernels.activation import Activation
 from mobopt.runtimes.vulkan.kernels.balanced_rounding import balanced_halves
-from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue
+from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.fragment_kernels import takes_fragments
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import SharedKernel, choose_gpu_kernel
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel

@@ -13,8 +13,9 @@ from products import check_product
 from mobopt.ir import Value
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.kernels import product_kernels
+from mobopt.runtimes.vulkan.kernels.activation import Activation, clamp
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
-from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue, clamp
+from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import GpuKernel, choose_gpu_kernel
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape

@@ -21,7 +21,8 @@ from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
 from mobopt.runtimes.vulkan.kernels import product_kernels
-from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue
+from mobopt.runtimes.vulkan.kernels.activation import Activation
+from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import choose_gpu_kernel
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import SPLIT_BLOCKS, MatrixKernel, splits
 from mobopt.runtimes.vulkan.kernels.plan import constant_tensor

@@ -9,6 +9,7 @@ import torch
 from mobopt.ir.dimensions import Dimension
 from mobopt.ir.types import TensorType
 from mobopt.ops.affine_tensor import DTYPES
+from mobopt.ops.fake_quantize import FAKE_QUANTIZE
 from mobopt.ops.quantized import BITS, DEQUANTIZE
 from mobopt.ops.shapes.rules import FLOATS, INTEGERS, equal, require, shape_rule
 
@@ -25,6 +26,13 @@ def in_floats(x: TensorType) -> TensorType:
     """The same sizes."""
     require(x.dtype in DTYPES.values())
     return TensorType(torch.float32, x.sizes)
+
+
+@shape_rule(FAKE_QUANTIZE)
+def in_steps(x: TensorType, scale: float, low: int, high: int, inverse: float | None) -> TensorType:
+    """As the operand."""
+    require(x.dtype == torch.float32)
+    return x
 
 
 @shape_rule(DEQUANTIZE)

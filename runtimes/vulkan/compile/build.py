@@ -19,6 +19,7 @@ from mobopt.runtimes.vulkan.compile.batch_norms import fold_batch_norms
 from mobopt.runtimes.vulkan.compile.concatenation import Concatenation, find_concatenations
 from mobopt.runtimes.vulkan.compile.declared_halves import DeclaredHalves, HalfChoice
 from mobopt.runtimes.vulkan.compile.decompose import decompose
+from mobopt.runtimes.vulkan.compile.fake_quantize import find_fake_quantize
 from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
 from mobopt.runtimes.vulkan.compile.fusion_cached_attention import fold_cached_attention
 from mobopt.runtimes.vulkan.compile.fusion_depthwise import fold_expansions
@@ -145,6 +146,7 @@ def build_stream(
         fold_batch_norms(graph, constants)
     decompose(graph)
     simplify(graph)
+    find_fake_quantize(graph)
     find_normalizations(graph)
     find_activations(graph)
     fold_layer_scales(graph, constants, None if choice is None else choice.elements)

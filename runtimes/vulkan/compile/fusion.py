@@ -12,14 +12,8 @@ import torch
 
 from mobopt.ir import Graph, InsertionPoint, Node, Value
 from mobopt.ir.rewriting import dissolve, enclose
-from mobopt.runtimes.vulkan.kernels.epilogue import (
-    EPILOGUE,
-    PRODUCT,
-    activation_of,
-    added_operands,
-    folded_epilogue,
-    parts_of,
-)
+from mobopt.runtimes.vulkan.kernels.activation import activation_of
+from mobopt.runtimes.vulkan.kernels.epilogue import EPILOGUE, PRODUCT, added_operands, folded_epilogue, parts_of
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.lowerings.convolution import convolution
 from mobopt.runtimes.vulkan.lowerings.matmul import added_product, linear, linear_context, product, takes_residual
@@ -74,10 +68,12 @@ def _has_room(parts: list[Node], node: Node, source: Value) -> bool:
     """Whether the epilogue of a product can do one node more, which reads ``source`` as what the product made."""
     # Halves are rounded between the product and what follows, so nothing may be part of the product itself.
     rounds = parts[0].output.dtype != torch.float32
-    if (rounds or activation_of(node) is None) and not takes_residual(parts[0]):
-        return False
     epilogue = folded_epilogue(parts)
-    return epilogue is not None and epilogue.followed_by(node, source) is not None
+    whole = None if epilogue is None else epilogue.followed_by(node, source)
+    if whole is None:
+        return False
+    is_simple = not rounds and whole.residual is None and whole.after.is_identity
+    return is_simple or takes_residual(parts[0])
 
 
 @lowers(PRODUCT, exact=True)

@@ -9,7 +9,8 @@ from mobopt.ir import Graph, Node, Value
 from mobopt.ir.rewriting import dissolve, enclose
 from mobopt.ops.quantized import Quantized
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
-from mobopt.runtimes.vulkan.kernels.epilogue import PRODUCT, activation_of, parts_of
+from mobopt.runtimes.vulkan.kernels.activation import activation_of
+from mobopt.runtimes.vulkan.kernels.epilogue import PRODUCT, parts_of
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import multiplies
 from mobopt.runtimes.vulkan.kernels.product_gating import most_gated_rows
 from mobopt.runtimes.vulkan.lowerings.matmul import takes_quantized

@@ -14,7 +14,7 @@ from mobopt.ir import Graph, InsertionPoint, Node, Value
 from mobopt.ir.origin import Origin
 from mobopt.ir.rewriting import destroy_unread, made_only_for, make_instead
 from mobopt.runtimes.vulkan.compile.layers import Layer, insert_layer, layer_of
-from mobopt.runtimes.vulkan.kernels.epilogue import activation_of
+from mobopt.runtimes.vulkan.kernels.activation import activation_of
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
 
 _VECTOR = 4

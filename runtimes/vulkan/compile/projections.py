@@ -11,7 +11,8 @@ from mobopt.ir import Graph, InsertionPoint, Node, Value
 from mobopt.ir.rewriting import destroy_unread
 from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.vulkan.compile.layers import Layer, insert_layer, layer_of
-from mobopt.runtimes.vulkan.kernels.epilogue import activation_of, added_operands
+from mobopt.runtimes.vulkan.kernels.activation import activation_of
+from mobopt.runtimes.vulkan.kernels.epilogue import added_operands
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
 
 _ALIGNMENT = 8

@@ -6,8 +6,7 @@ The compiler's ``fusion.py`` folds pointwise nodes into the product that feeds t
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import dropwhile, pairwise
 
@@ -16,7 +15,7 @@ import torch
 from mobopt.ir import Node, Value
 from mobopt.ops.contexts import Conv2dPackedContext, VulkanConv2dOpContext
 from mobopt.ops.records import Trait, record_of
-from mobopt.shaders.enumerations import Opcode
+from mobopt.runtimes.vulkan.kernels.activation import IDENTITY, Activation, activation_of, clamp
 
 PRODUCT = "mobopt::product"
 """A convolution or matrix product with what was folded into its epilogue, as nodes of its body in order; if its weight
@@ -25,26 +24,9 @@ EPILOGUE = "epilogue"
 """The attribute that tells the first of them, while it is lowered, what the others do."""
 
 
-@dataclass(frozen=True)
-class Activation:
-    """One pointwise instruction with up to two scalar operands."""
-
-    opcode: Opcode = Opcode.MOVE
-    first: float = 0.0
-    second: float = 0.0
-
-    @property
-    def is_identity(self) -> bool:
-        """Whether it changes nothing."""
-        return self.opcode == Opcode.MOVE
-
-
-IDENTITY = Activation()
-
-
 @dataclass(frozen=True, eq=False)
 class Epilogue:
-    """``after(before(sum + bias) + residual)``; the residual has the sizes of the result.
+    """``after(before(sum + bias) + residual)``; the residual has the sizes of the result, or there is none.
 
     Where vec4s of columns of gates and of what passes them take turns, it is ``before(gate + bias) * (passing + bias)``
     of half as many columns, and nothing else.
@@ -74,12 +56,14 @@ class Epilogue:
         if self.is_gated:
             return None
         activation = activation_of(node)
-        if activation is not None and self.residual is None:
-            return replace(self, before=activation) if self.before.is_identity else None
-        if activation is not None:
-            return replace(self, after=activation) if self.after.is_identity else None
-        others = [operand for operand in added_operands(node) if operand is not source]
-        return replace(self, residual=others[0]) if others and self.residual is None else None
+        if activation is None:
+            others = [operand for operand in added_operands(node) if operand is not source]
+            has_room = self.residual is None and self.after.is_identity
+            return replace(self, residual=others[0]) if others and has_room else None
+        before, after = self.before.followed_by(activation), self.after.followed_by(activation)
+        if self.residual is None and self.after.is_identity and before is not None:
+            return replace(self, before=before)
+        return None if after is None else replace(self, after=after)
 
 
 def parts_of(node: Node) -> list[Node]:
@@ -141,44 +125,3 @@ def added_operands(node: Node) -> list[Value]:
     if not isinstance(right, Value) or left.sizes != right.sizes or left.dtype != right.dtype or left is right:
         return []
     return [right, left]
-
-
-def clamp(low: float | None, high: float | None) -> Activation:
-    """The activation that keeps values between two bounds, either of which may be missing."""
-    if low is None and high is None:
-        return IDENTITY
-    if high is None and low == 0:
-        return Activation(Opcode.RELU)
-    return Activation(Opcode.CLAMP, -math.inf if low is None else float(low), math.inf if high is None else float(high))
-
-
-def _simple(opcode: Opcode) -> Callable[[Node], Activation]:
-    return lambda call: Activation(opcode)
-
-
-_ACTIVATIONS: dict[str, Callable[[Node], Activation]] = {
-    "relu": _simple(Opcode.RELU),
-    "relu6": lambda call: clamp(0.0, 6.0),
-    "hardtanh": lambda call: clamp(call["min_val"], call["max_val"]),
-    "clamp": lambda call: clamp(call["min"], call["max"]),
-    "clamp_min": lambda call: clamp(call["min"], None),
-    "clamp_max": lambda call: clamp(None, call["max"]),
-    "hardswish": _simple(Opcode.HARDSWISH),
-    "hardsigmoid": _simple(Opcode.HARDSIGMOID),
-    "sigmoid": _simple(Opcode.SIGMOID),
-    "silu": _simple(Opcode.SILU),
-    "mish": _simple(Opcode.MISH),
-    "tanh": _simple(Opcode.TANH),
-    "leaky_relu": lambda call: Activation(Opcode.PRELU, float(call["negative_slope"])),
-    "gelu": lambda call: Activation(Opcode.GELU_TANH if call["approximate"] == "tanh" else Opcode.GELU),
-}
-
-
-def activation_of(call: Node) -> Activation | None:
-    """The activation that a pointwise call (in place or not) applies to its first argument; None if it is another."""
-    namespace, _, rest = call.qualified_op.partition("::")
-    name, _, overload = rest.partition(".")
-    make = _ACTIVATIONS.get(name.removesuffix("_"))
-    if namespace != "aten" or overload not in ("", "default") or make is None:
-        return None
-    return make(call)

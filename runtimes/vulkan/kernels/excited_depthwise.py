@@ -5,7 +5,8 @@ add them up, so no dispatch reads the image for it.
 
 from __future__ import annotations
 
-from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue
+from mobopt.runtimes.vulkan.kernels.activation import Activation
+from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.expanded_depthwise import (
     Expansion,
     Means,

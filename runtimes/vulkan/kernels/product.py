@@ -179,11 +179,11 @@ def epilogue_constants(epilogue: Epilogue, has_bias: bool) -> tuple[int | float,
     before, after = epilogue.before, epilogue.after
     return (
         int(has_bias),
-        int(before.opcode),
+        before.code,
         float(before.first),
         float(before.second),
         int(epilogue.residual is not None),
-        int(after.opcode),
+        after.code,
         float(after.first),
         float(after.second),
     )

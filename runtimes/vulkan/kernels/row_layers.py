@@ -15,9 +15,10 @@ from itertools import takewhile
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS, Binding, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.activation import Activation
 from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts
 from mobopt.runtimes.vulkan.kernels.device_costs import ahead_workgroups, core_count, device_costs
-from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue
+from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import KEPT_CHOICES, predicted_nanoseconds
 from mobopt.runtimes.vulkan.kernels.kernel_access import element_form
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
@@ -138,7 +139,7 @@ class RowLayersKernel:
         return (
             self.invocations <= invocations
             and (shape.addends == 1 or shape.inner <= self.invocations)
-            and self.shared_bytes(shape) <= limits.max_compute_shared_memory_size
+            and self.shared_bytes(shape) <= device.shared_memory_bytes
             and self.groups(shape) <= limits.max_compute_work_group_count[0]
             and self.iterations(shape) <= USUAL_ITERATIONS
         )
@@ -304,7 +305,7 @@ def append_row_layers(
     )
     ends = epilogue_constants(epilogue, operands.second_bias is not None)
     reads_ahead = groups <= ahead_workgroups(plan.device)
-    firsts = int(operands.first_bias is not None), int(between.opcode), float(between.first), float(between.second)
+    firsts = int(operands.first_bias is not None), between.code, float(between.first), float(between.second)
     plan.dispatch(
         "product_row_layers",
         operands.bindings(source),

@@ -13,9 +13,10 @@ from mobopt.ir.schemas import argument_names
 from mobopt.ops.contexts import LinearPackedContext
 from mobopt.ops.quantized import Quantized
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels, contiguous_strides
+from mobopt.runtimes.vulkan.kernels.activation import Activation
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import constant_ref
 from mobopt.runtimes.vulkan.kernels.copies import copied
-from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue, epilogue_of, is_folded
+from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue, epilogue_of, is_folded
 from mobopt.runtimes.vulkan.kernels.geometry import expanded, merged
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import multiplies
 from mobopt.runtimes.vulkan.kernels.normalization_kernel import normalize

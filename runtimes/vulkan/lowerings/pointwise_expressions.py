@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from mobopt.ir import Node, Value
+from mobopt.ops.fake_quantize import FAKE_QUANTIZE
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder, Term, kind_of
 from mobopt.shaders.enumerations import Opcode
 
@@ -341,6 +342,16 @@ def _clamped(b: ProgramBuilder, a: Term, low: Any, high: Any) -> Term:
     if high is not None:
         a = b.step(smallest, a, load(b, high, a.kind), kind=a.kind)
     return a
+
+
+def _fake_quantize(b: ProgramBuilder, call: Node) -> Term:
+    x, scale, low, high, inverse = call.args
+    opcode, operand = (Opcode.DIV, scale) if inverse is None else (Opcode.MUL, inverse)
+    whole = b.step(Opcode.ROUND, b.step(opcode, b.tensor(x), b.scalar(operand, Kind.FLOAT)))
+    return b.step(Opcode.MUL, _clamped(b, whole, low, high), b.scalar(scale, Kind.FLOAT))
+
+
+EXPRESSIONS[FAKE_QUANTIZE] = _fake_quantize
 
 
 @define("gelu")

@@ -12,8 +12,9 @@ import torch
 from mobopt.ir import Node, Value
 from mobopt.ops.contexts import LinearPackedContext
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.activation import Activation
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import CONVOLUTIONS, convolution_of
-from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue, folded_epilogue
+from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue, folded_epilogue
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.row_layers import RowLayersOperands, append_row_layers
 from mobopt.runtimes.vulkan.kernels.weight_packing import bias_vector, matrix_weights

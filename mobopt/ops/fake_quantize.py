@@ -1,0 +1,25 @@
+"""What a quantised model makes of an activation, in floats: the nearest multiple of a scale, within bounds.
+
+``mobopt::fake_quantize(self, scale, quant_min, quant_max, inverse_scale)`` gives
+``clamp(round(self * inverse_scale), quant_min, quant_max) * scale``, in float32. Bounds are relative to the zero point,
+so the integers of quint8 about 128 are those from -128 to 127. Without an inverse the operand is divided by the scale,
+as ONNX's ``QuantizeLinear`` does.
+"""
+
+from __future__ import annotations
+
+import torch
+
+FAKE_QUANTIZE = "mobopt::fake_quantize"
+
+
+def fake_quantized(
+    x: torch.Tensor, scale: float, quant_min: int, quant_max: int, inverse_scale: float | None = None
+) -> torch.Tensor:
+    """The multiples; see the module."""
+    return whole_steps(x, scale, inverse_scale).clamp(quant_min, quant_max) * scale
+
+
+def whole_steps(x: torch.Tensor, scale: float, inverse_scale: float | None) -> torch.Tensor:
+    """How many steps each number is away from zero, half to even, without bounds."""
+    return (x / scale if inverse_scale is None else x * inverse_scale).round()

@@ -1,0 +1,152 @@
+"""Finds where a quantised model rounds its activations, so that products do so before they store."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from mobopt.ir import Graph, Node, Value
+from mobopt.ir.rewriting import destroy_unread, made_only_for, make_instead
+from mobopt.ops.fake_quantize import FAKE_QUANTIZE
+
+_MOST_STEPS = 8
+"""From what is rounded to an integer to the product with the scale: zero points and bounds are between."""
+_EXACT = 1 << 23
+"""Up to where float32 has all integers, and sums of two of them."""
+
+
+def find_fake_quantize(graph: Graph) -> None:
+    """Put one operator in the place of the steps that make an activation a multiple of a scale.
+
+    Given:
+        %n : Float(2, 8) = aten::div.Tensor(%x, 0.05)
+        %r : Float(2, 8) = aten::round(%n)
+        %z : Float(2, 8) = aten::add.Tensor(%r, 120, 1)
+        %c : Float(2, 8) = aten::clamp(%z, 0, 255)
+        %i : Float(2, 8) = aten::sub.Tensor(%c, 120, 1)
+        %y : Float(2, 8) = aten::mul.Tensor(%i, 0.05)
+    Result:
+        %y : Float(2, 8) = mobopt::fake_quantize(%x, 0.05, -120, 135, None)
+
+    Scales are float32 numbers that are known, and nothing else reads what is between. A division by a power of two is
+    a product with its inverse.
+    """
+    for node in list(graph.block.nodes):
+        if node.qualified_op == "aten::round" and node.output.dtype == torch.float32:
+            _replace(node)
+
+
+def _replace(rounding: Node) -> None:
+    """Replace the steps about a rounding, if they are such."""
+    first = made_only_for(rounding.args[0], rounding)
+    scaling = None if first is None else _scaling_of(first)
+    if scaling is None:
+        return
+    integers = _Integers()
+    for node, source in _chain(rounding):
+        last = _scaling_of(node)
+        if last is not None:
+            arguments = _arguments(scaling, integers, last)
+            if arguments is not None and last.source is source:
+                make_instead(Node.call(FAKE_QUANTIZE, arguments, [Value("", node.output.type)], node.origin), node)
+                destroy_unread(node)
+            return
+        if not integers.follow(node, source):
+            return
+
+
+@dataclass(frozen=True)
+class _Scaling:
+    """A product of a tensor with a number, or a quotient."""
+
+    source: Value
+    number: float
+    divides: bool
+
+
+def _scaling_of(node: Node) -> _Scaling | None:
+    if node.op not in ("aten::mul", "aten::div") or len(node.args) != 2:
+        return None
+    left, right = node.args
+    divides = node.op == "aten::div"
+    for tensor, other in ((left, right),) if divides else ((left, right), (right, left)):
+        number = _number(other)
+        if number is not None and isinstance(tensor, Value) and tensor.tensor_type == node.output.tensor_type:
+            return _Scaling(tensor, number, divides)
+    return None
+
+
+@dataclass
+class _Integers:
+    """What has become of whole numbers: they were shifted by ``point``, and are between bounds, less that."""
+
+    point: int = 0
+    low: float = -math.inf
+    high: float = math.inf
+
+    def follow(self, node: Node, source: Value) -> bool:
+        """Take a step into account; False if it is none that is known."""
+        shift = _shift_of(node, source)
+        bounds = _bounds_of(node)
+        if shift is not None:
+            self.point += shift
+        elif bounds is not None:
+            least, most = (bound - self.point for bound in bounds)
+            self.low, self.high = (min(max(bound, least), most) for bound in (self.low, self.high))
+        return shift is not None or bounds is not None
+
+
+def _arguments(first: _Scaling, integers: _Integers, last: _Scaling) -> tuple[object, ...] | None:
+    """Of the operator; None if it isn't one."""
+    scale, inverse = last.number, None if first.divides else first.number
+    if integers.point or not -_EXACT < integers.low <= integers.high < _EXACT or not 0 < scale < math.inf:
+        return None
+    if last.divides or (first.divides and first.number != scale):
+        return None
+    if first.divides and math.frexp(scale)[0] == 0.5:
+        inverse = 1 / scale
+    return first.source, scale, int(integers.low), int(integers.high), inverse
+
+
+def _chain(node: Node) -> Iterator[tuple[Node, Value]]:
+    """What reads a result alone, then what reads that alone, and so on; each with what it reads of the one before."""
+    for _ in range(_MOST_STEPS):
+        source = node.output
+        readers = {user for user, _ in source.uses}
+        if len(readers) != 1:
+            return
+        (node,) = readers
+        if len(node.outputs) != 1:
+            return
+        yield node, source
+
+
+def _shift_of(node: Node, whole: Value) -> int | None:
+    """The integer that a step adds to whole numbers."""
+    sign = {"aten::add": 1, "aten::sub": -1}.get(node.op)
+    if sign is None or node.args[0] is not whole or node["alpha"] != 1 or node.output.sizes != whole.sizes:
+        return None
+    number = _number(node.args[1])
+    return sign * int(number) if number is not None and number.is_integer() and abs(number) < _EXACT else None
+
+
+def _bounds_of(node: Node) -> tuple[float, float] | None:
+    """The whole numbers between which a step clamps."""
+    if node.qualified_op == "aten::relu":
+        return 0.0, math.inf
+    if node.qualified_op != "aten::clamp":
+        return None
+    low = -math.inf if node["min"] is None else float(node["min"])
+    high = math.inf if node["max"] is None else float(node["max"])
+    is_whole = all(math.isinf(bound) or bound.is_integer() for bound in (low, high))
+    return (low, high) if is_whole and low <= high else None
+
+
+def _number(value: object) -> float | None:
+    """A number that is known, as the float32 that the device computes with."""
+    if isinstance(value, Value):
+        value = float(value.elements) if value.elements is not None and value.numel == 1 else None
+    return float(torch.tensor(float(value))) if isinstance(value, (int, float)) else None

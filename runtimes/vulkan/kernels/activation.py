@@ -1,0 +1,147 @@
+"""Functions of one number that a convolution or matrix product may apply to its sums before it stores them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from mobopt.ir import Node
+from mobopt.ops.fake_quantize import FAKE_QUANTIZE, whole_steps
+from mobopt.shaders.enumerations import Opcode
+
+_BOUND_BITS = 12
+"""Of each bound of what is rounded; see ``epilogue.glsl``."""
+_MOST_STEPS = (1 << _BOUND_BITS - 1) - 1
+_INVERSE_LOSS = 1e-6
+"""By how much a scale times its inverse may differ from one for a multiple to be rounded to itself."""
+_WITH_OPERANDS = (Opcode.MUL, Opcode.CLAMP, Opcode.PRELU)
+
+
+@dataclass(frozen=True)
+class Activation:
+    """One pointwise instruction with up to two scalar operands.
+
+    Or one without operands, :data:`FAKE_QUANTIZE` after it, of which ``bounds`` are the integers; the scale and its
+    inverse, negative where it divides, are the operands then.
+    """
+
+    opcode: Opcode = Opcode.MOVE
+    first: float = 0.0
+    second: float = 0.0
+    bounds: tuple[int, int] | None = None
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether it changes nothing."""
+        return self == IDENTITY
+
+    @property
+    def code(self) -> int:
+        """The opcode, with the bounds in the upper bits, as a shader's specialization constant."""
+        low, high = (bound & (1 << _BOUND_BITS) - 1 for bound in self.bounds or (0, 0))
+        word = self.opcode | low << 32 - 2 * _BOUND_BITS | high << 32 - _BOUND_BITS
+        return word - (word >> 31 << 32)
+
+    def followed_by(self, other: Activation) -> Activation | None:
+        """One that does what this and then another does, to the last bit; None if there is none."""
+        if self.is_identity:
+            return other
+        if self.bounds is not None and other._limits is not None:
+            return self._limited_to(*other._limits)
+        if other.opcode != Opcode.MOVE or other.bounds is None:
+            return None
+        if self.bounds is not None:
+            return self._bounded(*other.bounds) if other._rounds_as(self) else None
+        if self._limits is not None:  # rounding keeps the order of numbers
+            steps = whole_steps(torch.tensor(self._limits), other.first, other.second if other.second > 0 else None)
+            return other._bounded(*(int(step) for step in steps.clamp(*other.bounds)))
+        return None if self.opcode in _WITH_OPERANDS else replace(other, opcode=self.opcode)
+
+    @property
+    def _limits(self) -> tuple[float, float] | None:
+        """Between what it keeps numbers, if it does nothing else."""
+        if self.bounds is not None:
+            return None
+        if self.opcode == Opcode.RELU:
+            return 0.0, math.inf
+        return (self.first, self.second) if self.opcode == Opcode.CLAMP and self.first <= self.second else None
+
+    def _rounds_as(self, other: Activation) -> bool:
+        """Whether it leaves the multiples of another as they are, but for its bounds."""
+        is_inverse = abs(self.first * abs(self.second) - 1) <= _INVERSE_LOSS
+        return is_inverse and (self.first, self.second) == (other.first, other.second)
+
+    def _bounded(self, low: int, high: int) -> Activation | None:
+        """This with bounds after its own; None if nothing but zero is between them, which has no code."""
+        assert self.bounds is not None
+        least, most = (min(max(bound, low), high) for bound in self.bounds)
+        return None if least == most == 0 else replace(self, bounds=(least, most))
+
+    def _limited_to(self, low: float, high: float) -> Activation | None:
+        """This with limits after it, which must be multiples themselves or beyond all of them."""
+        assert self.bounds is not None
+        least, most = (torch.tensor(self.bounds) * self.first).tolist()
+        first = self.bounds[0] if low <= least else self._step_of(low)
+        last = self.bounds[1] if high >= most else self._step_of(high)
+        return None if first is None or last is None else self._bounded(first, max(first, last))
+
+    def _step_of(self, limit: float) -> int | None:
+        """The integer whose multiple a limit is."""
+        if not abs(limit / self.first) <= _MOST_STEPS:
+            return None
+        step = round(limit / self.first)
+        return step if float(torch.tensor(step) * self.first) == limit else None
+
+
+IDENTITY = Activation()
+
+
+def clamp(low: float | None, high: float | None) -> Activation:
+    """The activation that keeps values between two bounds, either of which may be missing."""
+    if low is None and high is None:
+        return IDENTITY
+    if high is None and low == 0:
+        return Activation(Opcode.RELU)
+    return Activation(Opcode.CLAMP, -math.inf if low is None else float(low), math.inf if high is None else float(high))
+
+
+def _simple(opcode: Opcode) -> Callable[[Node], Activation]:
+    return lambda call: Activation(opcode)
+
+
+_ACTIVATIONS: dict[str, Callable[[Node], Activation]] = {
+    "relu": _simple(Opcode.RELU),
+    "relu6": lambda call: clamp(0.0, 6.0),
+    "hardtanh": lambda call: clamp(call["min_val"], call["max_val"]),
+    "clamp": lambda call: clamp(call["min"], call["max"]),
+    "clamp_min": lambda call: clamp(call["min"], None),
+    "clamp_max": lambda call: clamp(None, call["max"]),
+    "hardswish": _simple(Opcode.HARDSWISH),
+    "hardsigmoid": _simple(Opcode.HARDSIGMOID),
+    "sigmoid": _simple(Opcode.SIGMOID),
+    "silu": _simple(Opcode.SILU),
+    "mish": _simple(Opcode.MISH),
+    "tanh": _simple(Opcode.TANH),
+    "leaky_relu": lambda call: Activation(Opcode.PRELU, float(call["negative_slope"])),
+    "gelu": lambda call: Activation(Opcode.GELU_TANH if call["approximate"] == "tanh" else Opcode.GELU),
+}
+
+
+def activation_of(call: Node) -> Activation | None:
+    """The activation that a pointwise call (in place or not) applies to its first argument; None if it is another."""
+    if call.qualified_op == FAKE_QUANTIZE:
+        _, scale, low, high, inverse = call.args
+        if max(-low, high) > _MOST_STEPS or low == high == 0:
+            return None
+        return Activation(
+            Opcode.MOVE, scale, -float(torch.tensor(1 / scale)) if inverse is None else inverse, (low, high)
+        )
+    namespace, _, rest = call.qualified_op.partition("::")
+    name, _, overload = rest.partition(".")
+    make = _ACTIVATIONS.get(name.removesuffix("_"))
+    if namespace != "aten" or overload not in ("", "default") or make is None:
+        return None
+    return make(call)

@@ -1,0 +1,297 @@
+"""Roundings of quantised models: how they are found, what epilogues make of several, and what the device computes."""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+from typing import Any
+
+import pytest
+import torch
+from harness import run_graph
+from products import family  # noqa: F401
+from torch import Tensor
+from torch.nn import functional
+
+from mobopt.ir import Graph, parse_graph, print_graph, verify_graph
+from mobopt.ops.fake_quantize import fake_quantized
+from mobopt.runtimes.vulkan.compile.fake_quantize import find_fake_quantize
+from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
+from mobopt.runtimes.vulkan.kernels.activation import IDENTITY, Activation, activation_of, clamp
+from mobopt.runtimes.vulkan.kernels.epilogue import folded_epilogue, parts_of
+from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
+from mobopt.shaders.enumerations import Opcode
+
+load_lowerings()
+
+F = "Float(2, 6, 5, 7)"
+SIZES = (2, 6, 5, 7)
+
+
+def graph_of(body: str, returned: str = "%y", constants: dict[str, Tensor] | None = None) -> Graph:
+    """A graph of nodes ``%name = op(...)`` that make tensors of one size."""
+    lines = []
+    for line in textwrap.dedent(body).strip().splitlines():
+        name, _, node = line.partition(" = ")
+        lines.append(f"  {name} : {F} = {node}")
+    given = constants or {}
+    known = [
+        f"  %{name} : Float({', '.join(map(str, value.shape))}) = prim::Constant[value=<Tensor>]()\n"
+        for name, value in given.items()
+    ]
+    head = f"graph(%x : {F}, %z : {F}):\n" + "".join(known)
+    return parse_graph(head + "\n".join(lines) + f"\n  return ({returned})\n", given)
+
+
+def found(graph: Graph) -> list[str]:
+    find_fake_quantize(graph)
+    verify_graph(graph)
+    return [line.strip() for line in print_graph(graph, digests=False).splitlines() if "mobopt::" in line]
+
+
+FORMS = {
+    "as torch's kernels": (
+        """
+        %a = aten::mul.Scalar(%x, 20.0)
+        %b = aten::round(%a)
+        %c = aten::clamp(%b, -120, 135)
+        %y = aten::mul.Scalar(%c, 0.05)
+        """,
+        "(%x, 0.05000000074505806, -120, 135, 20.0)",
+    ),
+    "a zero point": (
+        """
+        %a = aten::mul.Scalar(%x, 20.0)
+        %b = aten::round(%a)
+        %c = aten::add.Scalar(%b, 120, 1)
+        %d = aten::clamp(%c, 0, 255)
+        %e = aten::sub.Scalar(%d, 120, 1)
+        %y = aten::mul.Scalar(%e, 0.05)
+        """,
+        "(%x, 0.05000000074505806, -120, 135, 20.0)",
+    ),
+    "as ONNX": (
+        """
+        %a = aten::div.Tensor(%x, %scale)
+        %b = aten::round(%a)
+        %c = aten::add.Tensor(%b, %point, 1)
+        %d = aten::clamp(%c, 0, 255)
+        %e = aten::sub.Tensor(%d, %point, 1)
+        %y = aten::mul.Tensor(%e, %scale)
+        """,
+        "(%x, 0.05000000074505806, -120, 135, None)",
+    ),
+    "a power of two": (
+        """
+        %a = aten::div.Tensor(%x, %eighth)
+        %b = aten::round(%a)
+        %c = aten::clamp(%b, -8, 7)
+        %y = aten::mul.Tensor(%c, %eighth)
+        """,
+        "(%x, 0.125, -8, 7, 8.0)",
+    ),
+    "two bounds": (
+        """
+        %a = aten::mul.Scalar(%x, 4.0)
+        %b = aten::round(%a)
+        %c = aten::clamp(%b, -128, 127)
+        %d = aten::relu(%c)
+        %e = aten::clamp(%d, None, 60)
+        %y = aten::mul.Scalar(%e, 0.25)
+        """,
+        "(%x, 0.25, 0, 60, 4.0)",
+    ),
+    "bounds apart": (
+        """
+        %a = aten::mul.Scalar(%x, 4.0)
+        %b = aten::round(%a)
+        %c = aten::clamp(%b, -128, -7)
+        %d = aten::clamp(%c, -5, 3)
+        %y = aten::mul.Scalar(%d, 0.25)
+        """,
+        "(%x, 0.25, -5, -5, 4.0)",
+    ),
+}
+CONSTANTS = {"scale": torch.tensor(0.05), "point": torch.tensor(120.0), "eighth": torch.tensor(0.125)}
+
+
+@pytest.mark.parametrize("body, expected", FORMS.values(), ids=FORMS)
+def test_forms(device: Any, body: str, expected: str) -> None:
+    graph = graph_of(body, constants=CONSTANTS)
+    value = 4 * torch.randn(SIZES, generator=torch.Generator().manual_seed(0))
+    before = run_graph(device, graph_of(body, constants=CONSTANTS), [value, value])[0]
+    assert found(graph) == [f"%y : {F} = mobopt::fake_quantize{expected}"]
+    assert torch.equal(run_graph(device, graph, [value, value])[0], before)
+
+
+OTHERS = {
+    "the zero point stays": [("%e = aten::sub.Scalar(%d, 120, 1)", "%e = aten::sub.Scalar(%d, 119, 1)")],
+    "bounds between integers": [("clamp(%c, 0, 255)", "clamp(%c, 0.5, 255)")],
+    "no upper bound": [("clamp(%c, 0, 255)", "clamp(%c, 0, None)")],
+    "not rounded": [("aten::round(%a)", "aten::ceil(%a)")],
+    "a negative scale": [("mul.Scalar(%e, 0.05)", "mul.Scalar(%e, -0.05)")],
+    "a sum with a multiple": [("add.Scalar(%b, 120, 1)", "add.Scalar(%b, 60, 2)")],
+    "another tensor": [("%e = aten::sub.Scalar(%d, 120, 1)", "%e = aten::sub.Tensor(%d, %z, 1)")],
+    "divided by another scale": [("mul.Scalar(%x, 20.0)", "div.Scalar(%x, 0.06)")],
+}
+
+
+@pytest.mark.parametrize("changes", OTHERS.values(), ids=OTHERS)
+def test_what_is_something_else(changes: list[tuple[str, str]]) -> None:
+    body = FORMS["a zero point"][0]
+    for old, new in changes:
+        assert old in body
+        body = body.replace(old, new)
+    graph = graph_of(body)
+    text = print_graph(graph)
+    assert found(graph) == [] and print_graph(graph) == text
+
+
+@pytest.mark.parametrize("inner", ["%a", "%b", "%d", "%e"])
+def test_what_is_read_between_stays(inner: str) -> None:
+    assert found(graph_of(FORMS["a zero point"][0], f"%y, {inner}")) == []
+
+
+def rounding(scale: float, low: int, high: int, divides: bool = False) -> Activation:
+    number = float(torch.tensor(scale))
+    inverse = float(torch.tensor(1 / number))
+    return Activation(Opcode.MOVE, number, -inverse if divides else inverse, (low, high))
+
+
+_FUNCTIONS = {
+    Opcode.RELU: torch.relu,
+    Opcode.SILU: functional.silu,
+    Opcode.HARDSWISH: functional.hardswish,
+    Opcode.SIGMOID: torch.sigmoid,
+}
+
+
+def applied(activation: Activation, x: Tensor) -> Tensor:
+    if activation.opcode == Opcode.CLAMP:
+        return x.clamp(activation.first, activation.second)
+    if activation.opcode == Opcode.PRELU:
+        return functional.leaky_relu(x, activation.first)
+    if activation.opcode in _FUNCTIONS:
+        x = _FUNCTIONS[activation.opcode](x)
+    if activation.bounds is not None:
+        x = fake_quantized(
+            x, activation.first, *activation.bounds, activation.second if activation.second > 0 else None
+        )
+    return x
+
+
+ACTIVATIONS = [
+    IDENTITY,
+    clamp(0.0, None),
+    clamp(0.0, 6.0),
+    clamp(-1.5, 0.75),
+    clamp(None, -0.25),
+    clamp(2.0, 1.0),
+    clamp(float("nan"), 1.0),
+    clamp(float("inf"), None),
+    Activation(Opcode.SILU),
+    Activation(Opcode.PRELU, 0.1),
+    rounding(0.25, -128, 127),
+    rounding(0.25, 0, 24),
+    rounding(0.25, -3, -3),
+    rounding(0.047, -100, 155),
+    rounding(0.047, -100, 155, divides=True),
+    rounding(0.047, -20, 40, divides=True),
+    Activation(Opcode.SILU, 0.25, 4.0, (-128, 127)),
+]
+
+
+@pytest.mark.parametrize("first, second", list(itertools.product(range(len(ACTIVATIONS)), repeat=2)))
+def test_an_activation_after_another(first: int, second: int) -> None:
+    one, other = ACTIVATIONS[first], ACTIVATIONS[second]
+    whole = one.followed_by(other)
+    x = torch.cat([torch.linspace(-9, 9, 2881), torch.tensor([0.0235, 0.0705, -0.0235, 1e9, -1e9, 3e38])])
+    if whole is not None:
+        torch.testing.assert_close(applied(whole, x), applied(other, applied(one, x)), rtol=0, atol=0, equal_nan=True)
+
+
+def test_which_activations_are_one() -> None:
+    step = rounding(0.25, -128, 127)
+    assert clamp(0.0, 6.0).followed_by(step) == rounding(0.25, 0, 24)
+    assert step.followed_by(clamp(0.0, 6.0)) == rounding(0.25, 0, 24)
+    assert step.followed_by(clamp(0.0, 6.1)) is None
+    assert step.followed_by(clamp(-99.0, 99.0)) == step
+    assert step.followed_by(rounding(0.25, -7, 200)) == rounding(0.25, -7, 127)
+    assert step.followed_by(rounding(0.26, -7, 200)) is None
+    assert Activation(Opcode.SILU).followed_by(step) == Activation(Opcode.SILU, 0.25, 4.0, (-128, 127))
+    assert Activation(Opcode.PRELU, 0.1).followed_by(step) is None
+    assert step.followed_by(Activation(Opcode.SILU)) is None
+    assert clamp(None, -1.0).followed_by(rounding(0.25, 0, 9)) is None, "zero alone has no code"
+
+
+@pytest.mark.parametrize("bounds", [(-2047, 2047), (-1, 1), (0, 255), (-128, -1)])
+def test_codes(bounds: tuple[int, int]) -> None:
+    code = Activation(Opcode.SILU, 0.5, 2.0, bounds).code
+    assert -(1 << 31) <= code < 1 << 31
+    assert code & 255 == Opcode.SILU and code >> 20 == bounds[1]
+    assert (code >> 8 & 0xFFF ^ 0x800) - 0x800 == bounds[0]
+
+
+def test_bounds_beyond_a_code_stay_steps() -> None:
+    graph = graph_of("%y = mobopt::fake_quantize(%x, 0.5, -32768, 32767, 2.0)")
+    assert activation_of(graph.block.nodes[0]) is None
+
+
+CHAINS = {
+    "relu": ["aten::relu(#)", "mobopt::fake_quantize(#, 1.7, -3, 40, None)"],
+    "divided": ["mobopt::fake_quantize(#, 3.0, -100, 155, None)"],
+    "multiplied": ["mobopt::fake_quantize(#, 2.0, -100, 155, 0.5)"],
+    "negative alone": ["mobopt::fake_quantize(#, 2.0, -128, -1, 0.5)"],
+    "then relu6": ["mobopt::fake_quantize(#, 0.5, -128, 127, 2.0)", "aten::hardtanh(#, 0.0, 6.0)"],
+    "and a sum": [
+        "mobopt::fake_quantize(#, 2.0, -100, 155, 0.5)",
+        "aten::add.Tensor(#, %z, 1)",
+        "mobopt::fake_quantize(#, 4.0, -20, 30, None)",
+    ],
+    "a sum that is limited": [
+        "mobopt::fake_quantize(#, 2.0, -100, 155, 0.5)",
+        "aten::add.Tensor(#, %z, 1)",
+        "aten::relu(#)",
+        "mobopt::fake_quantize(#, 4.0, -20, 30, 0.25)",
+    ],
+    "a function between": [
+        "mobopt::fake_quantize(#, 2.0, -100, 155, 0.5)",
+        "aten::hardswish(#)",
+        "mobopt::fake_quantize(#, 3.0, -20, 30, None)",
+    ],
+}
+LAYERS = {
+    "plain": ((6, 6, 3, 3), 1),
+    "of single pixels": ((6, 6, 1, 1), 1),
+    "grouped": ((6, 2, 3, 3), 3),
+    "depthwise": ((6, 1, 3, 3), 6),
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("chain", CHAINS)
+def test_epilogues(device: Any, family: str, chain: str, layer: str) -> None:  # noqa: F811
+    """Of whole numbers, whose sums are exact, to the last bit: also halfway between steps."""
+    sizes, groups = LAYERS[layer]
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randint(-3, 4, sizes, generator=generator).float()
+    x, z = (torch.randint(-5, 6, SIZES, generator=generator).float() for _ in range(2))
+    pad = sizes[-1] // 2
+    steps = [f"%s0 = aten::conv2d(%x, %w, None, [1, 1], [{pad}, {pad}], [1, 1], {groups})"]
+    steps += [f"%s{i + 1} = {step.replace('#', f'%s{i}')}" for i, step in enumerate(CHAINS[chain])]
+    graph = graph_of("\n".join(steps), f"%s{len(CHAINS[chain])}", {"w": weight})
+    expected = functional.conv2d(x, weight, None, 1, pad, 1, groups)
+    for node in list(graph.block.nodes)[1:]:
+        others = [z] if node.op == "aten::add" else []
+        expected = expected + z if others else applied_by_name(node, expected)
+    fold_epilogues(graph)
+    (node,) = graph.block.nodes
+    assert folded_epilogue(parts_of(node)) is not None
+    assert torch.equal(run_graph(device, graph, [x, z])[0], expected)
+
+
+def applied_by_name(node: Any, x: Tensor) -> Tensor:
+    if node.op == "mobopt::fake_quantize":
+        return fake_quantized(x, *node.args[1:])
+    function = {"aten::relu": torch.relu, "aten::hardswish": functional.hardswish, "aten::hardtanh": functional.relu6}
+    return function[node.op](x)
