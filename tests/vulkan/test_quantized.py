@@ -14,6 +14,7 @@ from mobopt.ir import Graph, Node, Value
 from mobopt.ir.nests import map_leaves
 from mobopt.ops.quantized import DEQUANTIZE, Quantized, packed, quantized
 from mobopt.runtimes.segment import Segment
+from mobopt.runtimes.vulkan.compile import quantized as compile_quantized
 from mobopt.runtimes.vulkan.compile.build import Built, build_stream
 from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
@@ -142,6 +143,13 @@ CONVOLUTIONS = [
 ]
 
 
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of convolutions stay integers where kernels read those."""
+    monkeypatch.setattr(compile_quantized, "_MEMORY_SHARE", 1 << 60)
+
+
+@pytest.mark.usefixtures("little_memory")
 @pytest.mark.parametrize("sizes, filters, options", CONVOLUTIONS)
 def test_convolutions(device: Any, family: str, sizes: Any, filters: Any, options: Any) -> None:  # noqa: F811
     weight = quantized(random(*filters), 8, (1, *filters[1:]))
@@ -149,6 +157,7 @@ def test_convolutions(device: Any, family: str, sizes: Any, filters: Any, option
     assert reads_integers(shaders)
 
 
+@pytest.mark.usefixtures("little_memory")
 @pytest.mark.parametrize("groups", [1, 2])
 def test_transposed_convolutions(device: Any, family: str, groups: int) -> None:  # noqa: F811
     weight = quantized(random(8, 12, 3, 2), 8, (8 // groups, 1, 3, 2))
@@ -157,12 +166,35 @@ def test_transposed_convolutions(device: Any, family: str, groups: int) -> None:
     assert reads_integers(shaders)
 
 
+@pytest.mark.usefixtures("little_memory")
 def test_convolutions_in_one_dimension(device: Any) -> None:
     weight = quantized(random(6, 5, 3), 8, (1, 5, 3))
     shaders = check(device, "aten::conv1d", random(2, 5, 23, seed=1), weight, random(6), [2], [1])
     assert reads_integers(shaders)
 
 
+@pytest.mark.parametrize("sizes, filters, options", CONVOLUTIONS)
+def test_weights_of_convolutions_are_floats_where_there_is_room(
+    device: Any, sizes: Any, filters: Any, options: Any
+) -> None:
+    weight = quantized(random(*filters), 8, (1, *filters[1:]))
+    shaders = check(device, "aten::conv2d", random(*sizes, seed=1), weight, random(filters[0], seed=2), **options)
+    assert not reads_integers(shaders) and "dequantize" not in shaders
+
+
+def test_a_weight_that_a_sum_reads_too_stays_one() -> None:
+    weight = quantized(random(6, 5, 3, 3), 8, (1, 5, 3, 3))
+    segment, _, _ = segment_of("aten::conv2d", random(1, 5, 7, 7), weight, None)
+    graph = segment.graph
+    floats = next(node.output for node in graph.block.nodes if node.op == DEQUANTIZE)
+    doubled = graph.block.append(Node.call("aten::add.Tensor", (floats, floats, 1), [Value("", floats.type)]))
+    graph.block.returns.set_inputs([doubled.output, *graph.block.returns.inputs])
+    compile_quantized.expand_weights(graph, device_info("discrete"), ConstantStore())
+    assert any(node.op == DEQUANTIZE for node in graph.block.nodes)
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("is_small", [True, False])
 @pytest.mark.parametrize(
     "op, sizes, filters, options",
     [
@@ -171,10 +203,19 @@ def test_convolutions_in_one_dimension(device: Any) -> None:
         ("aten::conv3d", (1, 3, 4, 5, 6), (4, 3, 3, 2, 2), {}),
     ],
 )
-def test_convolutions_that_need_floats(device: Any, op: str, sizes: Any, filters: Any, options: Any) -> None:
+def test_convolutions_that_need_floats(
+    device: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    op: str,
+    sizes: Any,
+    filters: Any,
+    options: Any,
+    is_small: bool,
+) -> None:
+    monkeypatch.setattr(compile_quantized, "_MOST_EXPANDED", 1000 if is_small else 0)
     weight = quantized(random(*filters), 8, (1, *filters[1:]))
     shaders = check(device, op, random(*sizes, seed=1), weight, None, **options)
-    assert shaders[0] == "dequantize"
+    assert ("dequantize" in shaders) is not is_small
 
 
 @pytest.mark.parametrize("bits, group", [(8, 37), (4, 32), (4, 37)])

@@ -42,7 +42,7 @@ from mobopt.runtimes.vulkan.compile.normalizations import find_normalizations
 from mobopt.runtimes.vulkan.compile.placement import Placement, place_calls
 from mobopt.runtimes.vulkan.compile.precision import NOTHING_HALVED, HalfReport, Halving
 from mobopt.runtimes.vulkan.compile.projections import join_projections
-from mobopt.runtimes.vulkan.compile.quantized import choose_rows_first, fold_weights, is_never_made
+from mobopt.runtimes.vulkan.compile.quantized import choose_rows_first, expand_weights, fold_weights, is_never_made
 from mobopt.runtimes.vulkan.compile.simplify import simplify
 from mobopt.runtimes.vulkan.compile.tokens import add_before_joining
 from mobopt.runtimes.vulkan.compile.upsampling import convolve_before_upsampling
@@ -144,6 +144,7 @@ def build_stream(
         choice.begin(graph)
     if segment.declared is not None:
         fold_batch_norms(graph, constants)
+    expand_weights(graph, device, constants)
     decompose(graph)
     simplify(graph)
     find_fake_quantize(graph)

@@ -8,13 +8,21 @@ from typing import Any
 
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.nests import map_leaves
-from mobopt.ir.rewriting import enclose, replace_call
+from mobopt.ir.rewriting import destroy_unread, enclose, replace_call
 from mobopt.ir.types import TensorType
 from mobopt.ops.quantized import DEQUANTIZE, Quantized
+from mobopt.ops.records import Trait, has_trait
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.kernels.epilogue import PRODUCT
+from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
 from mobopt.runtimes.vulkan.lowerings import convolution, matmul
 from mobopt.runtimes.vulkan.lowerings.registry import lowering_of, why_unsupported
 
+_MOST_EXPANDED = 1 << 20
+"""Elements of a weight of few bits that becomes floats ahead of time whatever room there is; larger ones do so in each
+call."""
+_MEMORY_SHARE = 64
+"""The part of a device's memory that floats of a model's convolutions may take, where integers would do."""
 _TAKES = {
     convolution.convolution: convolution.takes_quantized,
     matmul.linear: matmul.takes_quantized,
@@ -75,6 +83,34 @@ def _weight_of(node: Node) -> Value:
 def _twin(node: Node) -> Node:
     """The same call once more."""
     return Node.call(node.qualified_op, node.args, [Value("", value.type) for value in node.outputs], node.origin)
+
+
+def expand_weights(graph: Graph, device: DeviceInfo, constants: ConstantStore) -> None:
+    """Make floats of convolutions' weights of few bits ahead of time: of small ones that no kernel reads as they are,
+    and of all, if the device has room for them, as more kernels read floats, and faster.
+
+    Given:
+        %w : Float(8, 1, 3, 3) = mobopt::dequantize(%integers, %scales, None, [1, 1, 3, 3], 8, 3)
+        %y : Float(1, 8, 5, 5) = aten::conv2d(%x, %w, None, [1, 1], [0, 0], [1, 1], 8)
+    Result:
+        %y : Float(1, 8, 5, 5) = aten::conv2d(%x, %floats, None, [1, 1], [0, 0], [1, 1], 8)
+    """
+    found = {node: weight for node in graph.block.nodes if (weight := _read_by_convolutions(node)) is not None}
+    nbytes = sum(node.output.numel * node.output.dtype.itemsize for node in found)
+    has_room = _MEMORY_SHARE * nbytes <= device.memory_bytes
+    for node, weight in found.items():
+        is_read = all(takes_quantized(user) for user, _ in node.output.uses)
+        if has_room or (node.output.numel <= _MOST_EXPANDED and not is_read):
+            floats = constants.derived(weight.sources, ("floats",), weight.floats)
+            node.output.replace_all_uses_with(Value.of_elements(floats))
+            destroy_unread(node)
+
+
+def _read_by_convolutions(node: Node) -> Quantized | None:
+    """What a node makes floats of, if nothing but convolutions reads them."""
+    weight = Quantized.of(node.output) if node.qualified_op == DEQUANTIZE else None
+    readers = [] if weight is None else [user for user, _ in node.output.uses]
+    return weight if readers and all(has_trait(user.qualified_op, Trait.CONVOLUTION) for user in readers) else None
 
 
 def choose_rows_first(graph: Graph) -> None:
