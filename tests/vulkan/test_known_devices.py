@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
@@ -163,6 +164,7 @@ CONSTANTS = {name: ConstantStore() for name in NETS}
 @pytest.mark.parametrize(("net", "name"), sampled(product(NETS, DEVICES), one_in=3))
 def test_plans_of_networks_obey_the_limits(net, name):
     device = known_device(name)
+    device = replace(device, features=device.features | {"device_memory_model"})  # so dispatches may wait by counters
     built = build_stream(segment_of(net), device, CONSTANTS[net])
     assert not built.fallbacks
     check_limits(device, built.stream)
@@ -175,6 +177,10 @@ def test_plans_of_networks_obey_the_limits(net, name):
         assert across * down * deep <= limits.max_compute_work_group_invocations, dispatch
         assert all(size <= limit for size, limit in zip(needed.size, limits.max_compute_work_group_size, strict=True))
         assert needed.shared_bytes <= limits.max_compute_shared_memory_size, dispatch
+        chained = f"{dispatch.shader}{shaders.CHAINED}"
+        if chained in shaders.variants():
+            needed = resources(shaders.load(chained), dispatch.specialization)
+            assert needed.shared_bytes <= limits.max_compute_shared_memory_size, dispatch
         assert set(shaders.variants()[dispatch.shader].requires) <= device.features
 
 
