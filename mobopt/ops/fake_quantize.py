@@ -4,6 +4,8 @@
 ``clamp(round(self * inverse_scale), quant_min, quant_max) * scale``, in float32. Bounds are relative to the zero point,
 so the integers of quint8 about 128 are those from -128 to 127. Without an inverse the operand is divided by the scale,
 as ONNX's ``QuantizeLinear`` does.
+
+Source: ``fake_quantize_per_tensor_affine`` of PyTorch, which has the zero point apart.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ FAKE_QUANTIZE = "mobopt::fake_quantize"
 def fake_quantized(
     x: torch.Tensor, scale: float, quant_min: int, quant_max: int, inverse_scale: float | None = None
 ) -> torch.Tensor:
-    """The multiples; see the module."""
+    """The multiples, of a float32 tensor of any sizes; see the module."""
     return whole_steps(x, scale, inverse_scale).clamp(quant_min, quant_max) * scale
 
 

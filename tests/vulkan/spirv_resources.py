@@ -84,7 +84,7 @@ class _Module:
 def resources(spirv: bytes, specialization: Sequence[int | float]) -> Resources:
     """What a workgroup of a compute shader needs."""
     module = _Module()
-    for opcode, words in _instructions(spirv):
+    for opcode, words in instructions(spirv):
         _read(module, opcode, words, specialization)
     if module.size_constant is not None:
         module.size = tuple(module.values[word] for word in module.composites[module.size_constant])
@@ -92,7 +92,8 @@ def resources(spirv: bytes, specialization: Sequence[int | float]) -> Resources:
     return Resources((x, y, z), module.shared_bytes)
 
 
-def _instructions(spirv: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
+def instructions(spirv: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Opcodes, and the words after them."""
     words = struct.unpack(f"<{len(spirv) // 4}I", spirv)
     at = 5
     while at < len(words):

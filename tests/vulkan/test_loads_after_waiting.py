@@ -6,10 +6,10 @@ number that comes from shared memory there.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
+from spirv_resources import instructions
 
 from mobopt import shaders
 
@@ -20,15 +20,6 @@ _NON_WRITABLE, _WORKGROUP, _STORAGE_BUFFER, _ACQUIRE = 24, 4, 12, 2
 
 CHAINED = sorted(name for name in shaders.variants() if name.endswith(shaders.CHAINED) and "doorbell" not in name)
 """But for what waits for the host alone."""
-
-
-def instructions(spirv: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
-    words = struct.unpack(f"<{len(spirv) // 4}I", spirv)
-    at = 5
-    while at < len(words):
-        count, opcode = words[at] >> 16, words[at] & 0xFFFF
-        yield opcode, words[at + 1 : at + count]
-        at += count
 
 
 class Module:

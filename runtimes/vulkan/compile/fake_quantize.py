@@ -11,6 +11,7 @@ import torch
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.rewriting import destroy_unread, made_only_for, make_instead
 from mobopt.ops.fake_quantize import FAKE_QUANTIZE
+from mobopt.runtimes.vulkan.compile.normalizations import known_number
 
 _MOST_STEPS = 8
 """From what is rounded to an integer to the product with the scale: zero points and bounds are between."""
@@ -147,6 +148,5 @@ def _bounds_of(node: Node) -> tuple[float, float] | None:
 
 def _number(value: object) -> float | None:
     """A number that is known, as the float32 that the device computes with."""
-    if isinstance(value, Value):
-        value = float(value.elements) if value.elements is not None and value.numel == 1 else None
-    return float(torch.tensor(float(value))) if isinstance(value, (int, float)) else None
+    number = known_number(value)
+    return None if number is None else float(torch.tensor(number))

@@ -91,16 +91,16 @@ def _behind_root(scale: Value, reader: Node, is_reciprocal: bool) -> tuple[Value
     if is_reciprocal and step.qualified_op == "aten::reciprocal":
         return _behind_root(step.args[0], step, is_reciprocal=False)
     power = -0.5 if is_reciprocal else 0.5
-    is_power = step.qualified_op in _POWERS and _number(step.args[1]) == power
+    is_power = step.qualified_op in _POWERS and known_number(step.args[1]) == power
     if not is_power and step.qualified_op != ("aten::rsqrt" if is_reciprocal else "aten::sqrt"):
         return None
     added = made_only_for(step.args[0], step)
     if added is None or added.qualified_op not in (_ADD, "aten::add.Scalar") or added["alpha"] != 1:
         return None
     left, right = added.args[:2]
-    eps = _number(right)
+    eps = known_number(right)
     if eps is None and isinstance(right, Value):
-        left, eps = right, _number(left)
+        left, eps = right, known_number(left)
     return None if eps is None or eps < 0 or len(left.uses) != 1 else (left, eps)
 
 
@@ -127,7 +127,7 @@ def _is_mean_square(variance: Value, values: Value, mean: object = None) -> bool
     if square.qualified_op == _MUL:
         is_square = square.args[1] is root
     else:
-        is_power = square.qualified_op in _POWERS and _number(square.args[1]) == 2
+        is_power = square.qualified_op in _POWERS and known_number(square.args[1]) == 2
         is_square = is_power or square.qualified_op == "aten::square"
     if not is_square or root is values:
         return is_square
@@ -147,7 +147,7 @@ def _is_variance(value: Value, source: Value) -> bool:
     return node.qualified_op == "aten::var.dim" and _is_of_rows(node, source.rank) and not node["unbiased"]
 
 
-def _number(value: object) -> float | None:
+def known_number(value: object) -> float | None:
     """A number that is known: itself, or a constant of one element."""
     if isinstance(value, Value):
         return float(value.elements) if value.elements is not None and value.numel == 1 else None
