@@ -536,9 +536,18 @@ def _softmax(call: QuantizedCall) -> Value:
 def _dynamic_linear(call: QuantizedCall) -> Value:
     layer = call.layer("W_prepack")
     highest = _REDUCED if call.heeds_reduced_range and call.number("reduce_range") else _UNSIGNED[1]
-    x = _rounded_by_its_range(call, call.given["X"], highest)
-    made = call.emit("aten::linear", x, call.weight(layer.weight), layer.bias)
-    return _with_activation(call, made)
+    x, is_batch = _without_batch(call.given["X"])
+    x = _rounded_by_its_range(call, x, highest)
+    made = _with_activation(call, call.emit("aten::linear", x, call.weight(layer.weight), layer.bias))
+    return call.emit("aten::unsqueeze", made, 0) if is_batch else made
+
+
+def _without_batch(x: Value) -> tuple[Value, bool]:
+    """What a tensor is of which a batch of one was made, as QNNPACK wants for vectors, and whether it is that."""
+    node = x.producer
+    if node is None or node.op != "aten::unsqueeze" or node.inputs[1].constant != 0:
+        return x, False
+    return node.inputs[0], True
 
 
 @_expands("quantized::linear_dynamic_fp16", "quantized::linear_relu_dynamic_fp16")

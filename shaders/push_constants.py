@@ -418,6 +418,14 @@ class ReductionPush(PushConstants):
 
 
 @dataclass
+class ExtremesPush(PushConstants):
+    """A run of elements."""
+
+    start: int
+    count: int
+
+
+@dataclass
 class ReducePush(ReductionPush):
     """Numbers of what is done to elements and results."""
 
@@ -532,6 +540,7 @@ BLOCKS: dict[str, type[PushConstants]] = {
     "search_push.glsl": SearchPush,
     "sort_push.glsl": SortPush,
     "reduction_push.glsl": ReductionPush,
+    "extremes_push.glsl": ExtremesPush,
     "reduce_push.glsl": ReducePush,
     "moments_push.glsl": MomentsPush,
     "moments_merge_push.glsl": MomentsMergePush,

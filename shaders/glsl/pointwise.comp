@@ -45,6 +45,22 @@ INSTRUCTION(7)
 INSTRUCTION(8)
 INSTRUCTION(9)
 #endif
+#if MAX_STEPS > 10
+INSTRUCTION(10)
+INSTRUCTION(11)
+INSTRUCTION(12)
+INSTRUCTION(13)
+INSTRUCTION(14)
+INSTRUCTION(15)
+INSTRUCTION(16)
+INSTRUCTION(17)
+INSTRUCTION(18)
+INSTRUCTION(19)
+INSTRUCTION(20)
+INSTRUCTION(21)
+INSTRUCTION(22)
+INSTRUCTION(23)
+#endif
 
 WRITES(0, result)
 READS(1, operand_0)
@@ -145,6 +161,22 @@ void main() {
         STEP(7)
         STEP(8)
         STEP(9)
+#endif
+#if MAX_STEPS > 10
+        STEP(10)
+        STEP(11)
+        STEP(12)
+        STEP(13)
+        STEP(14)
+        STEP(15)
+        STEP(16)
+        STEP(17)
+        STEP(18)
+        STEP(19)
+        STEP(20)
+        STEP(21)
+        STEP(22)
+        STEP(23)
 #endif
         Lanes value = registers[STEPS > 0 ? FIRST_STEP + STEPS - 1 : OPERANDS > 0 ? 0 : FIRST_IMMEDIATE];
         STORE_LANES4(result, STORE_MODE, offsets[0], inner_stride(0), last, value)

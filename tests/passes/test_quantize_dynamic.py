@@ -130,6 +130,14 @@ def test_on_the_own_runtime() -> None:
     assert memory.constant_bytes < 0.65 * sum(item.nbytes for item in model.state_dict().values())
 
 
+def test_on_the_own_runtime_there_is_no_batch_of_one() -> None:
+    """Rows have the dimensions that they had: what is between layers can be a part of them."""
+    module = optimized(Tagger(), WORDS, backend="vulkan", runtime="mobopt")
+    text = print_graph(module.program.methods["forward"])
+    steps = [line.split(" = ")[1].split("(")[0] for line in text.splitlines() if " = " in line]
+    assert "aten::linear" in steps and steps[steps.index("aten::min") - 1] != "aten::unsqueeze"
+
+
 def test_other_inputs_have_steps_of_their_own() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(40, 24))
     module = optimized(model, torch.rand(3, 40), backend="vulkan", runtime="mobopt")

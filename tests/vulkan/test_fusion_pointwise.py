@@ -10,7 +10,7 @@ import pytest
 import torch
 from harness import assert_close, run_graph
 
-from mobopt.ir import Graph, named_constants, parse_graph, print_graph, verify_graph
+from mobopt.ir import Graph, Value, named_constants, parse_graph, print_graph, verify_graph
 from mobopt.runtimes.segment import Returned, Segment
 from mobopt.runtimes.vulkan.compile.build import build_stream
 from mobopt.runtimes.vulkan.compile.fusion_pointwise import FUSED, fuse_pointwise
@@ -18,7 +18,9 @@ from mobopt.runtimes.vulkan.compile.simplify import simplify
 from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
+from mobopt.runtimes.vulkan.kernels.pointwise_program import ProgramBuilder
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
+from mobopt.shaders.enumerations import Opcode
 
 load_lowerings()
 
@@ -39,9 +41,9 @@ def text_of(graph: Graph) -> str:
     return print_graph(graph, digests=False).replace(f": {F}", ": F")
 
 
-def fused(text: str) -> tuple[Graph, str]:
+def fused(text: str, **options: bool) -> tuple[Graph, str]:
     graph = graph_of(text)
-    fuse_pointwise(graph)
+    fuse_pointwise(graph, **options)
     return graph, text_of(graph)
 
 
@@ -334,6 +336,105 @@ def test_numbers_are_made_anew_where_they_are_read(any_device) -> None:
     (found,) = run_graph(any_device, graph, [low, high, x])
     step = (high - low) / 255
     assert_close(found, x / step + (-low / step).round())
+
+
+def test_numbers_are_made_anew_for_each_element_where_that_takes_less_time(any_device) -> None:
+    graph, text = fused(NUMBERS, repeats_numbers=True)
+    assert text == expect(
+        """
+        graph(%low : Float(),
+              %high : Float(),
+              %x : F):
+          %w : F = mobopt::pointwise()
+            block0():
+              %0 : Float() = aten::clamp_max(%low, 0)
+              %1 : Float() = aten::clamp_min(%high, 0)
+              %2 : Float() = aten::sub.Tensor(%1, %0, 1)
+              %3 : Float() = aten::div.Scalar(%2, 255.0)
+              %l : Float() = aten::clamp_max(%low, 0)
+              %n : Float() = aten::neg(%l)
+              %q : Float() = aten::div.Tensor(%n, %3)
+              %z : Float() = aten::round(%q)
+              %4 : Float() = aten::clamp_max(%low, 0)
+              %h : Float() = aten::clamp_min(%high, 0)
+              %e : Float() = aten::sub.Tensor(%h, %4, 1)
+              %s : Float() = aten::div.Scalar(%e, 255.0)
+              %y : F = aten::div.Tensor(%x, %s)
+              %5 : F = aten::add.Tensor(%y, %z, 1)
+              -> (%5)
+          return (%w)
+        """
+    )
+    low, high = torch.tensor(-1.5), torch.tensor(2.5)
+    x = torch.randn(SIZES, generator=torch.Generator().manual_seed(0))
+    (found,) = run_graph(any_device, graph, [low, high, x])
+    step = (high - low) / 255
+    assert_close(found, x / step + (-low / step).round())
+
+
+def test_numbers_that_something_else_reads_stay_as_well(device) -> None:
+    text = """
+        graph(%x : F, %n : Float()):
+          %a : Float() = aten::neg(%n)
+          %b : Float() = aten::exp(%a)
+          %y : F = aten::mul.Tensor(%x, %b)
+          return (%y, %b)
+        """
+    graph, _ = fused(text, repeats_numbers=True)
+    assert [node.op for node in graph.block.nodes] == [FUSED, FUSED]
+    x, n = torch.randn(SIZES, generator=torch.Generator().manual_seed(0)), torch.tensor(0.3)
+    y, b = run_graph(device, graph, [x, n])
+    assert_close(b, (-n).exp())
+    assert_close(y, x * (-n).exp())
+
+
+def test_a_step_that_is_there_twice_is_one_instruction() -> None:
+    builder = ProgramBuilder()
+    x = builder.tensor(Value.of_tensor(torch.float32, (3,)))
+    one, other = (builder.step(Opcode.ADD, builder.step(Opcode.NEG, x), x) for _ in range(2))
+    assert one == other
+    program = builder.program(builder.step(Opcode.MUL, one, other))
+    assert [item.opcode for item in program.instructions] == [Opcode.NEG, Opcode.ADD, Opcode.MUL]
+
+
+def test_a_result_in_the_middle_is_moved_to_the_end() -> None:
+    builder = ProgramBuilder()
+    x = builder.tensor(Value.of_tensor(torch.float32, (3,)))
+    moved = builder.step(Opcode.MOVE, x)
+    builder.step(Opcode.NEG, x)
+    program = builder.program(moved)
+    assert [item.opcode for item in program.instructions] == [Opcode.MOVE, Opcode.NEG, Opcode.MOVE]
+
+
+def test_views_that_show_a_tensor_as_it_is_go() -> None:
+    graph = graph_of(
+        """
+        graph(%x : Float(3, 4)):
+          %a : Float(1, 3, 4) = aten::unsqueeze(%x, 0)
+          %b : Float(3, 4) = aten::squeeze.dim(%a, 0)
+          %c : Float(3, 4) = aten::relu(%b)
+          %d : Float(12) = aten::flatten.using_ints(%c, 0, 1)
+          %e : Float(3, 4) = aten::view(%d, [3, 4])
+          %f : Float(3, 4) = aten::neg(%e)
+          %g : Float(4, 3) = aten::view(%f, [4, 3])
+          %h : Float(3, 4) = aten::permute(%g, [1, 0])
+          %i : Float(3, 4) = aten::neg(%h)
+          return (%d, %i)
+        """
+    )
+    simplify(graph)
+    assert text_of(graph) == expect(
+        """
+        graph(%x : Float(3, 4)):
+          %c : Float(3, 4) = aten::relu(%x)
+          %d : Float(12) = aten::flatten.using_ints(%c, 0, 1)
+          %f : Float(3, 4) = aten::neg(%c)
+          %g : Float(4, 3) = aten::view(%f, [4, 3])
+          %h : Float(3, 4) = aten::permute(%g, [1, 0])
+          %i : Float(3, 4) = aten::neg(%h)
+          return (%d, %i)
+        """
+    )
 
 
 def test_long_numbers_are_made_once() -> None:

@@ -81,7 +81,9 @@ def _along_dims() -> Iterator[tuple[str, tuple[Any, ...]]]:
         yield from ((op, (x, dim)) for op in ("softmax.int", "log_softmax.int"))
         yield from ((op, (x, dim, False)) for op in ("_softmax", "_log_softmax"))
     for x in (LONG, IMAGE, SLICED):
-        yield from ((op, (x,)) for op in ("sum", "mean", "prod", "max", "min", "any", "all", "argmax", "argmin"))
+        yield from (
+            (op, (x,)) for op in ("sum", "mean", "prod", "max", "min", "aminmax", "any", "all", "argmax", "argmin")
+        )
         yield from ((op, (x, True)) for op in ("var", "std", "var_mean", "std_mean"))
         yield "norm.Scalar", (x, 2)
 

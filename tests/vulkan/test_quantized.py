@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from device_infos import device_info
+from device_infos import device_info, known_device
 from harness import torch_operator, with_defaults
 from products import family  # noqa: F401
 
@@ -16,6 +17,7 @@ from mobopt.ops.quantized import DEQUANTIZE, Quantized, packed, quantized
 from mobopt.runtimes.segment import Segment
 from mobopt.runtimes.vulkan.compile import quantized as compile_quantized
 from mobopt.runtimes.vulkan.compile.build import Built, build_stream
+from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
@@ -179,6 +181,27 @@ def test_weights_of_convolutions_are_floats_where_there_is_room(
 ) -> None:
     weight = quantized(random(*filters), 8, (1, *filters[1:]))
     shaders = check(device, "aten::conv2d", random(*sizes, seed=1), weight, random(filters[0], seed=2), **options)
+    assert not reads_integers(shaders) and "dequantize" not in shaders
+
+
+@pytest.mark.parametrize("rows, bits", [(31, 8), (32, 8), (197, 8), (197, 4)])
+@pytest.mark.parametrize("has_room", [True, False])
+def test_matrix_units_multiply_many_rows_by_floats(
+    monkeypatch: pytest.MonkeyPatch, rows: int, bits: int, has_room: bool
+) -> None:
+    if not has_room:
+        monkeypatch.setattr(compile_quantized, "_MEMORY_SHARE", 1 << 60)
+    weight = quantized(random(96, 64), bits, (1, 64))
+    segment, _, _ = segment_of("aten::linear", random(rows, 64), weight, None)
+    built = build_stream(segment, known_device("nvidia_h200"), ConstantStore())
+    assert reads_integers(shaders_of(built)) is not (has_room and rows >= 32)
+
+
+@pytest.mark.parametrize("rows", [32, 67])
+def test_many_rows_by_floats_give_the_same(units: Device, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr(units, "info", replace(units.info, kind="discrete"))
+    weight = quantized(random(37, 61), 8, (1, 61))
+    shaders = check(units, "aten::linear", random(rows, 61, seed=1), weight, random(37, seed=2))
     assert not reads_integers(shaders) and "dequantize" not in shaders
 
 

@@ -19,6 +19,7 @@ from mobopt.runtimes.vulkan.compile.batch_norms import fold_batch_norms
 from mobopt.runtimes.vulkan.compile.concatenation import Concatenation, find_concatenations
 from mobopt.runtimes.vulkan.compile.declared_halves import DeclaredHalves, HalfChoice
 from mobopt.runtimes.vulkan.compile.decompose import decompose
+from mobopt.runtimes.vulkan.compile.extremes import join_extremes
 from mobopt.runtimes.vulkan.compile.fake_quantize import find_fake_quantize
 from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
 from mobopt.runtimes.vulkan.compile.fusion_cached_attention import fold_cached_attention
@@ -147,6 +148,7 @@ def build_stream(
     expand_weights(graph, device, constants)
     decompose(graph)
     simplify(graph)
+    join_extremes(graph)
     find_fake_quantize(graph)
     find_normalizations(graph)
     find_activations(graph)
@@ -230,7 +232,7 @@ def _build(
     fold_row_layers(graph, device, placement.reasons, halving is not None, is_apart)
     fold_excitations(graph, device, placement.reasons, is_apart)
     fold_rotary(graph, device, placement.reasons)
-    fuse_pointwise(graph, placement.reasons, placement.long)
+    fuse_pointwise(graph, placement.reasons, placement.long, repeats_numbers=not device.is_cpu)
     fallbacks = tuple(_fallback(node, reason) for node, reason in placement.reasons.items())
     if fallbacks and not allow_fallback:
         raise UnsupportedError(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from dataclasses import dataclass
 
 from mobopt.ir import Graph, Node, Value
+from mobopt.ir.nests import map_leaves
 from mobopt.ir.node_list import InsertionPoint
 from mobopt.ir.rewriting import dissolve, enclose
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
@@ -21,50 +23,89 @@ _MAX_OPERANDS = 4
 """Fewer than the shader takes: each costs strides, and those of six seldom fit in the push constants."""
 
 
-def fuse_pointwise(graph: Graph, on_host: Container[Node] = (), long: Container[Value] = frozenset()) -> None:
+def fuse_pointwise(
+    graph: Graph,
+    on_host: Container[Node] = (),
+    long: Container[Value] = frozenset(),
+    repeats_numbers: bool = False,
+) -> None:
     """Join each pointwise node to the makers of its operands, where nothing else reads those; numbers are made anew
     wherever they are read.
 
-    Nodes of ``on_host`` stay as they are. Tensors of ``long`` have integers of 64 bits.
+    Given:
+        %s : Float() = mobopt::pointwise()  # of %low and %high
+        %z : Float() = mobopt::pointwise()  # of %low and %high
+        %y : Float(7, 64) = mobopt::pointwise()  # of %x, %s and %z
+    Result, if numbers are repeated:
+        %y : Float(7, 64) = mobopt::pointwise()  # of %x, %low and %high
+
+    Args:
+        graph: a straight line.
+        on_host: nodes that stay as they are.
+        long: tensors that have integers of 64 bits.
+        repeats_numbers: whether a number of several steps is made anew for each element of what reads it, which takes
+            less time than a dispatch where many elements are computed side by side.
     """
     fusible = {node for node in graph.block.nodes if node not in on_host and _is_fusible(node)}
+    joining = _Joining(fusible, long, repeats_numbers)
     for node in graph.block.nodes:
         if node in fusible:
-            whole = _joined_with_makers(node, fusible, long)
-            fusible.add(whole)
+            fusible.add(joining.with_makers(node))
 
 
-def _joined_with_makers(node: Node, fusible: Container[Node], long: Container[Value]) -> Node:
-    """The node, or one that holds it and those of its makers that could be joined to it."""
-    whole = node
-    while True:
-        makers = (_joinable(operand, whole, node, fusible, long) for operand in _operands(whole))
-        maker = next((maker for maker in makers if maker is not None and _has_room([maker, whole], long)), None)
-        if maker is None:
-            return whole
-        if any(not _is_part(user, whole) for user, _ in maker.output.uses):
-            maker = _made_anew(maker, whole)
-        whole = enclose([*_taken_apart(maker), *_taken_apart(whole)], FUSED)
+@dataclass(frozen=True)
+class _Joining:
+    """Joins nodes to what makes their operands."""
+
+    fusible: Container[Node]
+    long: Container[Value]
+    repeats_numbers: bool
+
+    def with_makers(self, node: Node) -> Node:
+        """The node, or one that holds it and those of its makers that could be joined to it."""
+        whole = node
+        while True:
+            makers = (self._joinable(operand, whole, node) for operand in _operands(whole))
+            maker = next((maker for maker in makers if maker is not None and self._has_room(maker, whole)), None)
+            if maker is None:
+                return whole
+            is_read = any(not _is_part(user, whole) for user, _ in maker.output.uses)
+            parts = _made_anew(maker, whole) if is_read else _taken_apart(maker)
+            whole = enclose([*parts, *_taken_apart(whole)], FUSED)
+
+    def _joinable(self, operand: Value, whole: Node, node: Node) -> Node | None:
+        """The maker of an operand, if nothing outside of ``whole``, which ends with ``node``, reads that, or if it is a
+        number that is made anew."""
+        maker = operand.producer
+        if maker is None or maker not in self.fusible:
+            return None
+        is_number = operand.numel == 1 and operand not in self.long
+        if operand.sizes != node.output.sizes:
+            return maker if is_number and self.repeats_numbers else None
+        is_again = is_number and (self.repeats_numbers or maker.op != FUSED)
+        return maker if is_again or all(_is_part(user, whole) for user, _ in operand.uses) else None
+
+    def _has_room(self, maker: Node, whole: Node) -> bool:
+        """Whether the shader can compute both as one."""
+        builder, term = _built([maker, whole], self.long)
+        builder.program(term)
+        return builder.fits and len(builder.operands) <= _MAX_OPERANDS
 
 
-def _joinable(operand: Value, whole: Node, node: Node, fusible: Container[Node], long: Container[Value]) -> Node | None:
-    """The maker of an operand, if nothing outside of ``whole``, which ends with ``node``, reads that, or if it is a
-    number that one step makes."""
-    maker = operand.producer
-    if maker is None or maker not in fusible or operand.sizes != node.output.sizes:
-        return None
-    is_step = operand.numel == 1 and maker.op != FUSED and operand not in long
-    return maker if is_step or all(_is_part(user, whole) for user, _ in operand.uses) else None
-
-
-def _made_anew(maker: Node, whole: Node) -> Node:
-    """A copy of a node, whose result is read in its place by ``whole``."""
-    made = Value("", maker.output.type)
-    copy = InsertionPoint.before(maker).insert(Node.call(maker.qualified_op, maker.args, [made], maker.origin))
+def _made_anew(maker: Node, whole: Node) -> list[Node]:
+    """Copies of the nodes that make a number, before what makes it, the last of which ``whole`` reads in its place."""
+    copies: dict[Value, Value] = {}
+    made = []
+    for part, result in _parts(maker):
+        output = Value("", result.type)
+        args = map_leaves(part.args, Value, lambda value: copies.get(value, value))
+        copy = Node.call(part.qualified_op, args, [output], part.origin)
+        copies[part.output] = output
+        made.append(InsertionPoint.before(maker).insert(copy))
     for user, index in list(maker.output.uses):
         if _is_part(user, whole):
-            user.replace_input(index, made)
-    return copy
+            user.replace_input(index, output)
+    return made
 
 
 def _is_part(node: Node, whole: Node) -> bool:
@@ -79,13 +120,6 @@ def _operands(node: Node) -> Iterable[Value]:
 
 def _is_fusible(node: Node) -> bool:
     return expression_of(node.qualified_op) is not None and why_unsupported(node) is None
-
-
-def _has_room(nodes: Iterable[Node], long: Container[Value]) -> bool:
-    """Whether the shader can compute nodes as one."""
-    builder, term = _built(nodes, long)
-    builder.program(term)
-    return builder.fits and len(builder.operands) <= _MAX_OPERANDS
 
 
 def _taken_apart(node: Node) -> list[Node]:

@@ -3,6 +3,7 @@ become floats."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container
 from typing import Any
 
@@ -14,6 +15,7 @@ from mobopt.ops.quantized import DEQUANTIZE, Quantized
 from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.kernels.epilogue import PRODUCT
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import splits
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
 from mobopt.runtimes.vulkan.lowerings import convolution, matmul
 from mobopt.runtimes.vulkan.lowerings.registry import lowering_of, why_unsupported
@@ -22,7 +24,9 @@ _MOST_EXPANDED = 1 << 20
 """Elements of a weight of few bits that becomes floats ahead of time whatever room there is; larger ones do so in each
 call."""
 _MEMORY_SHARE = 64
-"""The part of a device's memory that floats of a model's convolutions may take, where integers would do."""
+"""The part of a device's memory that floats of a model's weights may take, where integers would do."""
+_MANY_ROWS = 32
+"""From which on a linear layer takes its time to multiply, not to read its weight."""
 _TAKES = {
     convolution.convolution: convolution.takes_quantized,
     matmul.linear: matmul.takes_quantized,
@@ -86,16 +90,18 @@ def _twin(node: Node) -> Node:
 
 
 def expand_weights(graph: Graph, device: DeviceInfo, constants: ConstantStore) -> None:
-    """Make floats of convolutions' weights of few bits ahead of time: of small ones that no kernel reads as they are,
-    and of all, if the device has room for them, as more kernels read floats, and faster.
+    """Make floats of weights of few bits ahead of time: of convolutions' small ones that no kernel reads as they are,
+    and, if the device has room for them, of all whose layers are faster by floats.
 
     Given:
         %w : Float(8, 1, 3, 3) = mobopt::dequantize(%integers, %scales, None, [1, 1, 3, 3], 8, 3)
         %y : Float(1, 8, 5, 5) = aten::conv2d(%x, %w, None, [1, 1], [0, 0], [1, 1], 8)
     Result:
         %y : Float(1, 8, 5, 5) = aten::conv2d(%x, %floats, None, [1, 1], [0, 0], [1, 1], 8)
+
+    Of floats there are more kernels for convolutions, and matrix units multiply many rows by them.
     """
-    found = {node: weight for node in graph.block.nodes if (weight := _read_by_convolutions(node)) is not None}
+    found = {node: weight for node in graph.block.nodes if (weight := _better_as_floats(node, device)) is not None}
     nbytes = sum(node.output.numel * node.output.dtype.itemsize for node in found)
     has_room = _MEMORY_SHARE * nbytes <= device.memory_bytes
     for node, weight in found.items():
@@ -106,11 +112,20 @@ def expand_weights(graph: Graph, device: DeviceInfo, constants: ConstantStore) -
             destroy_unread(node)
 
 
-def _read_by_convolutions(node: Node) -> Quantized | None:
-    """What a node makes floats of, if nothing but convolutions reads them."""
+def _better_as_floats(node: Node, device: DeviceInfo) -> Quantized | None:
+    """What a node makes floats of, if nothing reads these but layers that are faster by floats."""
     weight = Quantized.of(node.output) if node.qualified_op == DEQUANTIZE else None
-    readers = [] if weight is None else [user for user, _ in node.output.uses]
-    return weight if readers and all(has_trait(user.qualified_op, Trait.CONVOLUTION) for user in readers) else None
+    if weight is None or not node.output.uses:
+        return None
+    readers = {user for user, _ in node.output.uses}
+    return weight if all(_is_faster_by_floats(user, node.output, device) for user in readers) else None
+
+
+def _is_faster_by_floats(node: Node, weight: Value, device: DeviceInfo) -> bool:
+    if has_trait(node.qualified_op, Trait.CONVOLUTION):
+        return True
+    is_layer = node.qualified_op == "aten::linear" and node["weight"] is weight and node["input"] is not weight
+    return is_layer and splits(device) and math.prod(node["input"].sizes[:-1]) >= _MANY_ROWS
 
 
 def choose_rows_first(graph: Graph) -> None:

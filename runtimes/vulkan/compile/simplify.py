@@ -12,7 +12,7 @@ from mobopt.ir import Graph, Node, Value
 from mobopt.ir.rewriting import destroy_unread, make_instead, replace_call
 from mobopt.ir.schemas import argument_names, schema_of
 from mobopt.ir.types import OptionalType, TensorType
-from mobopt.ops.records import Trait, record_of
+from mobopt.ops.records import Trait, has_trait, record_of
 from mobopt.runtimes.cpu.kernels import scalar_type
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -90,8 +90,9 @@ def _remove_copy(graph: Graph, node: Node) -> None:
     """Let the readers of a copy read its source, unless the caller is to be given both, or an input for its own."""
     source = _copied(node)
     if source is None:
-        if _is_whole(node) and not _is_returned(graph, node.output):
-            _let_read(node, node.args[0])
+        shown = _shown(node)
+        if shown is not None and not _is_returned(graph, node.output):
+            _let_read(node, shown)
         return
     if _is_returned(graph, node.output) and (source.producer is None or _is_returned(graph, source)):
         return
@@ -109,14 +110,20 @@ def _let_read(view: Node, source: Value) -> None:
         for reader, _ in view.output.uses:
             reader.origin |= view.origin
     view.output.replace_all_uses_with(source)
-    view.destroy()
+    destroy_unread(view)
 
 
-def _is_whole(node: Node) -> bool:
-    """Whether a node is a view that shows all of its source, as it is."""
-    if node.qualified_op not in ("aten::slice.Tensor", "aten::expand") and not _is_view(node):
-        return False
-    return node.output.numel > 0 and (node.args[0].sizes, node.args[0].dtype) == (node.output.sizes, node.output.dtype)
+def _shown(node: Node) -> Value | None:
+    """What a view, or a view of a view, shows as it is, all of it."""
+    is_ordered = has_trait(node.qualified_op, Trait.KEEPS_ORDER)
+    if not (is_ordered or node.qualified_op in ("aten::slice.Tensor", "aten::expand")) or node.output.numel == 0:
+        return None
+    source: Value = node.args[0]
+    before = source.producer
+    is_other = is_ordered and source.sizes != node.output.sizes
+    if is_other and before is not None and has_trait(before.qualified_op, Trait.KEEPS_ORDER):
+        source = before.args[0]
+    return source if (source.sizes, source.dtype) == (node.output.sizes, node.output.dtype) else None
 
 
 def _copied(node: Node) -> Value | None:

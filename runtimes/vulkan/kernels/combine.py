@@ -10,16 +10,22 @@ from functools import partial
 
 import torch
 
-from mobopt.runtimes.vulkan.engine.stream import MAX_ITERATIONS
+from mobopt.runtimes.vulkan.engine.stream import MAX_ITERATIONS, USUAL_ITERATIONS, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, word_type
+from mobopt.runtimes.vulkan.kernels.device_costs import core_count
 from mobopt.runtimes.vulkan.kernels.division import Division, collapsed, divide
 from mobopt.runtimes.vulkan.kernels.geometry import expanded
+from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR, read_access, reading, write_access, writing
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute, compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder, kind_of
 from mobopt.runtimes.vulkan.kernels.reduction_kernel import Reduction, plan_reduction, regrouped, run_reduction
-from mobopt.shaders.enumerations import After, Before, Combination, Opcode, Spread
-from mobopt.shaders.push_constants import IndexMergePush, MomentsMergePush, MomentsPush, ReducePush
+from mobopt.shaders.enumerations import After, Before, Combination, LoadMode, Opcode, Spread
+from mobopt.shaders.push_constants import ExtremesPush, IndexMergePush, MomentsMergePush, MomentsPush, ReducePush
+
+_RUN_INVOCATIONS = 256
+_LEAST_RUNS = 4
+"""Vec4s that each of them reads at least, where there are more workgroups than one."""
 
 
 def kept_sizes(sizes: Sequence[int], dims: Sequence[int]) -> list[int]:
@@ -189,6 +195,66 @@ def moments(
 
 def _inverse(number: float) -> float:
     return 1 / number if number else math.inf
+
+
+def extremes(plan: Plan, source: DeviceTensor, dims: Sequence[int]) -> tuple[DeviceTensor, DeviceTensor]:
+    """The least and the greatest of floats over ``dims``, which stay as dimensions of size 1."""
+    least = plan.empty(kept_sizes(source.sizes, dims), source.dtype)
+    greatest = plan.empty(least.sizes, source.dtype, least.strides)
+    _bound(plan, source, None, (least, greatest), dims)
+    return least, greatest
+
+
+@replayable
+def _bound(
+    plan: Plan, lows: DeviceTensor, highs: DeviceTensor | None, targets: Sequence[DeviceTensor], dims: Sequence[int]
+) -> None:
+    """The least of ``lows`` and the greatest of ``highs``, which lies like it; without that, of the same tensor."""
+    if highs is None and _bound_run(plan, collapsed(lows, dims), targets):
+        return
+    lows, reduction = _prepared(plan, lows, targets[0], dims)
+    highs = lows if highs is None else collapsed(highs, dims)
+    division = divide(plan.device, lows, dims, reduction)
+    if division is None:
+        run_reduction(plan, "extremes", reduction, [lows, highs], targets)
+        return
+    least, greatest = parts = [_partial(plan, division, lows, dims, target.dtype) for target in targets]
+    for (first, low), (_, high) in zip(division.pieces(lows), division.pieces(highs), strict=True):
+        found = [_from(part, first, low.sizes[0]) for part in parts]
+        _bound(plan, low, high, found, [d + 1 for d in dims])
+    _bound(plan, least, greatest, [_as_one(target) for target in targets], [0])
+
+
+def _bound_run(plan: Plan, source: DeviceTensor, targets: Sequence[DeviceTensor]) -> bool:
+    """The same of all elements of a run in one dispatch, whose last workgroup joins what all have found; False if they
+    are no run, or if the device has no use for workgroups side by side."""
+    device = plan.device
+    is_run = targets[0].numel == 1 and all(
+        size == 1 or (size == source.numel and stride == 1)
+        for size, stride in zip(source.sizes, source.strides, strict=True)
+    )
+    if not is_run or device.is_cpu or "no-joins" in device.switches or source.numel < VECTOR:
+        return False
+    size, runs = device.workgroup(_RUN_INVOCATIONS), -(-source.numel // VECTOR)
+    groups = min(-(-runs // (_LEAST_RUNS * size)), core_count(device))
+    groups = max(groups, -(-runs // (USUAL_ITERATIONS * size)))
+    is_whole = source.offset % VECTOR == 0 and source.offset + VECTOR * runs <= source.storage.capacity
+    mode = LoadMode.VECTOR if is_whole else LoadMode.SINGLES
+    found = plan.empty((groups, 2))
+    plan.dispatch(
+        "extremes_whole",
+        [
+            *(writing(target, by_element=True) for target in targets),
+            reading(source, mode, texels=False),
+            bind(found, writes=True, reads=True),
+            plan.counters(1),
+        ],
+        (groups, 1, 1),
+        (size, groups, read_access(source, mode), write_access(targets[0], whole=False)),
+        ExtremesPush(source.offset, source.numel),
+        iterations=5 * (-(-runs // (groups * size)) + -(-groups // size)) + 2 * size.bit_length(),
+    )
+    return True
 
 
 def extreme_indices(

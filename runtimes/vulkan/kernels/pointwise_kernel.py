@@ -32,7 +32,9 @@ from mobopt.runtimes.vulkan.kernels.pointwise_program import (
     IDENTITY,
     MAX_LONG_STEPS,
     MAX_OPERANDS,
+    MAX_PLAIN_STEPS,
     MAX_SPECIAL_STEPS,
+    MAX_STEPS,
     PointwiseProgram,
     ProgramBuilder,
     Term,
@@ -42,7 +44,7 @@ from mobopt.shaders.push_blocks import PUSH_CONSTANT_WORDS
 from mobopt.shaders.push_constants import PointwisePush
 
 _SHORT_STEPS = 2
-_LONG_STEPS = (10, 10, 10, MAX_SPECIAL_STEPS)
+_LONG_STEPS = (MAX_STEPS, MAX_STEPS, MAX_STEPS, MAX_SPECIAL_STEPS)
 """Of each level of functions."""
 _MANY_ROWS = 8
 _LEAST_ITEMS = 4096
@@ -218,6 +220,8 @@ def _variant(program: PointwiseProgram) -> str:
     """The shader that has what a program needs and least else: steps, functions, and checks."""
     if program.is_long:
         return f"{MAX_LONG_STEPS}_0{'_checked' if program.refuses else ''}_long"
+    if len(program.instructions) > MAX_STEPS:
+        return f"{MAX_PLAIN_STEPS}_0"
     is_short = len(program.instructions) <= _SHORT_STEPS
     steps = _SHORT_STEPS if is_short else _LONG_STEPS[program.functions]
     if program.refuses:

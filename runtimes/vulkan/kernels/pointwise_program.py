@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -20,6 +21,8 @@ from mobopt.shaders.enumerations import Opcode
 MAX_OPERANDS = 6
 MAX_IMMEDIATES = 10
 MAX_STEPS = 10
+MAX_PLAIN_STEPS = 24
+"""Of a program without functions and checks."""
 MAX_SPECIAL_STEPS = 4
 """Of a program with special functions: a shader that has them takes long to compile."""
 MAX_LONG_STEPS = 4
@@ -50,6 +53,7 @@ _OTHER_FUNCTIONS = frozenset(
     )
 )
 _SPECIAL_FUNCTIONS = frozenset(opcode for opcode in Opcode if Opcode.ERFC <= opcode <= Opcode.Y1)
+_FUNCTIONS = _EXPONENTIAL | _OTHER_FUNCTIONS | _SPECIAL_FUNCTIONS
 
 
 class Kind(Enum):
@@ -161,10 +165,12 @@ class ProgramBuilder:
         return Term(FIRST_IMMEDIATE + self._immediates.index(bits), kind)
 
     def step(self, opcode: Opcode, *sources: Term, kind: Kind = Kind.FLOAT) -> Term:
-        """Append an instruction; its result is of ``kind``."""
+        """Append an instruction, unless there is the same already; its result is of ``kind``."""
         a, b, c = (*(source.register for source in sources), 0, 0, 0)[:3]
-        self._instructions.append(Instruction(opcode, (a, b, c)))
-        return Term(FIRST_STEP + len(self._instructions) - 1, kind)
+        instruction = Instruction(opcode, (a, b, c))
+        if instruction not in self._instructions:
+            self._instructions.append(instruction)
+        return Term(FIRST_STEP + self._instructions.index(instruction), kind)
 
     def converted(self, value: Term, kind: Kind) -> Term:
         """The value as another kind, by torch's rules for ``Tensor.to``."""
@@ -216,24 +222,28 @@ class ProgramBuilder:
         return (
             len(self.operands) <= MAX_OPERANDS
             and len(self._immediates) <= MAX_IMMEDIATES
-            and len(self._instructions) <= MAX_STEPS
+            and len(self._instructions) <= (MAX_PLAIN_STEPS if self._is_plain else MAX_STEPS)
             and (not self._has_special_functions or self._fits_among_special_functions)
         )
 
     @property
     def _fits_among_longs(self) -> bool:
-        functions = _EXPONENTIAL | _OTHER_FUNCTIONS | _SPECIAL_FUNCTIONS
-        is_plain = functions.isdisjoint(instruction.opcode for instruction in self._instructions)
-        return is_plain and len(self._instructions) <= MAX_LONG_STEPS
+        return not self._has(_FUNCTIONS) and len(self._instructions) <= MAX_LONG_STEPS
+
+    @property
+    def _is_plain(self) -> bool:
+        return not self._has(_FUNCTIONS.union(CHECKED))
+
+    def _has(self, opcodes: Collection[Opcode]) -> bool:
+        return any(instruction.opcode in opcodes for instruction in self._instructions)
 
     @property
     def _has_special_functions(self) -> bool:
-        return any(instruction.opcode in _SPECIAL_FUNCTIONS for instruction in self._instructions)
+        return self._has(_SPECIAL_FUNCTIONS)
 
     @property
     def _fits_among_special_functions(self) -> bool:
-        refuses = any(instruction.opcode in CHECKED for instruction in self._instructions)
-        return not refuses and len(self._instructions) <= MAX_SPECIAL_STEPS
+        return not self._has(CHECKED) and len(self._instructions) <= MAX_SPECIAL_STEPS
 
     def program(self, result: Term) -> PointwiseProgram:
         """The finished program with the given result."""
@@ -242,7 +252,7 @@ class ProgramBuilder:
         else:
             implied = 0 if self.operands else FIRST_IMMEDIATE
         if result.register != implied:
-            self.step(Opcode.MOVE, result, kind=result.kind)
+            self._instructions.append(Instruction(Opcode.MOVE, (result.register, 0, 0)))
         return PointwiseProgram(len(self.operands), tuple(self._immediates), tuple(self._instructions), self.is_long)
 
 

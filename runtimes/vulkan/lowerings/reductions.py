@@ -11,7 +11,7 @@ import torch
 from mobopt.ir import Node
 from mobopt.ir.schemas import argument_names
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
-from mobopt.runtimes.vulkan.kernels.combine import extreme_indices, moments, reduce, running
+from mobopt.runtimes.vulkan.kernels.combine import extreme_indices, extremes, moments, reduce, running
 from mobopt.runtimes.vulkan.kernels.copies import copied, strided_copy
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dims
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -86,6 +86,14 @@ def largest(plan: Plan, call: Node) -> DeviceTensor:
 def smallest(plan: Plan, call: Node) -> DeviceTensor:
     """Smallest element; NaN if there is one."""
     return _simple(plan, call, Combination.SMALLEST)
+
+
+@lowers("aten::aminmax", check=check_floating, exact=True)
+def bounds(plan: Plan, call: Node) -> tuple[DeviceTensor, ...]:
+    """Smallest and largest element; NaN if there is one."""
+    tensor = plan.tensor(call.args[0])
+    dims = _dims(call, tensor)
+    return tuple(_finished(found, dims, call.outputs[0].rank) for found in extremes(plan, tensor, dims))
 
 
 @lowers(
