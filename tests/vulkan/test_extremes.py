@@ -151,3 +151,43 @@ def test_of_dimensions_that_no_operator_has_they_stay_two() -> None:
           return (%a, %b)
         """
     assert "aminmax" not in joined(text)
+
+
+def test_the_greatest_magnitude_is_a_norm() -> None:
+    found = joined(
+        """
+        graph(%x : Float(3, 5)):
+          %m : Float(3, 5) = aten::abs(%x)
+          %a : Float(3, 1) = aten::amax(%m, [-1], True)
+          %n : Float(3, 5) = aten::abs(%x)
+          %b : Float() = aten::amax(%n, [], False)
+          return (%a, %b)
+        """
+    )
+    assert found == textwrap.dedent(
+        """
+        graph(%x : Float(3, 5)):
+          %a : Float(3, 1) = aten::linalg_vector_norm(%x, inf, [-1], True, None)
+          %b : Float() = aten::linalg_vector_norm(%x, inf, None, False, None)
+          return (%a, %b)
+        """
+    ).lstrip("\n")
+
+
+def test_a_magnitude_that_something_else_reads_stays() -> None:
+    text = """
+        graph(%x : Float(3, 5)):
+          %m : Float(3, 5) = aten::abs(%x)
+          %a : Float(3, 1) = aten::amax(%m, [-1], True)
+          return (%a, %m)
+        """
+    assert "aten::amax" in joined(text)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 0.0])
+def test_a_norm_is_what_the_greatest_magnitude_was(device: Any, number: float) -> None:
+    x = torch.randn(3, 5, generator=torch.Generator().manual_seed(4))
+    x[1, 2] = number
+    expected = x.abs().amax(1, keepdim=True)
+    assert torch.equal(torch.linalg.vector_norm(x, math.inf, 1, True).nan_to_num(), expected.nan_to_num())
+    check_op(device, "aten::linalg_vector_norm", x, math.inf, [1], True, relative=0.0)

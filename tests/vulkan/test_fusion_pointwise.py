@@ -372,6 +372,48 @@ def test_numbers_are_made_anew_for_each_element_where_that_takes_less_time(any_d
     assert_close(found, x / step + (-low / step).round())
 
 
+def test_numbers_of_rows_are_made_anew_for_each_element(any_device) -> None:
+    """As layers that round each row by its own extremes have them."""
+    text = """
+        graph(%x : F, %r : Float(2, 5, 7, 1)):
+          %a : Float(2, 5, 7, 1) = aten::clamp(%r, 0.1, None)
+          %b : Float(2, 5, 7, 1) = aten::reciprocal(%a)
+          %y : F = aten::mul.Tensor(%x, %b)
+          %z : F = aten::round(%y)
+          %w : F = aten::mul.Tensor(%z, %a)
+          return (%w)
+        """
+    graph, _ = fused(text, repeats_numbers=True)
+    assert [node.op for node in graph.block.nodes] == [FUSED]
+    again, _ = fused(text)
+    assert len(list(again.block.nodes)) == 3
+    generator = torch.Generator().manual_seed(0)
+    x, r = torch.randn(SIZES, generator=generator), torch.rand(*SIZES[:-1], 1, generator=generator)
+    (found,) = run_graph(any_device, graph, [x, r])
+    a = r.clamp(0.1)
+    assert_close(found, (x * a.reciprocal()).round() * a)
+
+
+def test_views_of_numbers_are_steps(any_device) -> None:
+    text = """
+        graph(%x : F, %n : Float(1, 1, 1)):
+          %a : Float(1, 1, 1) = aten::neg(%n)
+          %b : Float() = aten::reshape(%a, [])
+          %c : Float() = aten::exp(%b)
+          %d : Float(1, 1, 1, 1) = aten::reshape(%c, [1, 1, 1, 1])
+          %y : F = aten::mul.Tensor(%x, %d)
+          return (%y)
+        """
+    graph, _ = fused(text, repeats_numbers=True)
+    assert [node.op for node in graph.block.nodes] == [FUSED]
+    again, _ = fused(text)
+    assert [node.op for node in again.block.nodes] == [FUSED, "aten::reshape", "aten::mul"]
+    x, n = torch.randn(SIZES, generator=torch.Generator().manual_seed(0)), torch.tensor([[[0.3]]])
+    for each in (graph, again):
+        (found,) = run_graph(any_device, each, [x, n])
+        assert_close(found, x * (-n).exp())
+
+
 def test_numbers_that_something_else_reads_stay_as_well(device) -> None:
     text = """
         graph(%x : F, %n : Float()):

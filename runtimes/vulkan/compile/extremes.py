@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from mobopt.ir import Graph, Node, Value
-from mobopt.ir.rewriting import destroy_unread
+from mobopt.ir.rewriting import destroy_unread, made_only_for, replace_call
 from mobopt.ir.schemas import argument_names
 
 _LEAST, _GREATEST = frozenset({"aten::min", "aten::amin"}), frozenset({"aten::max", "aten::amax"})
@@ -19,10 +21,20 @@ def join_extremes(graph: Graph) -> None:
         %high : Float() = aten::max(%x)
     Result:
         %low : Float(), %high : Float() = aten::aminmax(%x, None, False)
+
+    And one find the greatest magnitude, which is what a norm of that order is.
+
+    Given:
+        %m : Float(7, 64) = aten::abs(%x)
+        %y : Float(7, 1) = aten::amax(%m, [-1], True)
+    Result:
+        %y : Float(7, 1) = aten::linalg_vector_norm(%x, inf, [-1], True, None)
     """
     least: dict[_Walk, Node] = {}
     greatest: dict[_Walk, Node] = {}
     for node in list(graph.block.nodes):
+        if _read_as_it_is(node):
+            continue
         own, others = (least, greatest) if node.qualified_op in _LEAST else (greatest, least)
         walk = _walk_of(node) if node.qualified_op in _LEAST | _GREATEST else None
         if walk is None:
@@ -30,6 +42,20 @@ def join_extremes(graph: Graph) -> None:
         own.setdefault(walk, node)
         if own[walk] is node and walk in others:
             _join(walk, least[walk], greatest[walk])
+
+
+def _read_as_it_is(node: Node) -> bool:
+    """Let a node that finds the greatest magnitude read the tensor itself; False if it is none."""
+    if node.qualified_op != "aten::amax" or not node.output.dtype.is_floating_point:
+        return False
+    maker = made_only_for(node.args[0], node)
+    if maker is None or maker.qualified_op != "aten::abs" or maker.args[0].dtype != node.output.dtype:
+        return False
+    replace_call(
+        node, "aten::linalg_vector_norm", (maker.args[0], math.inf, node["dim"] or None, node["keepdim"], None)
+    )
+    destroy_unread(maker)
+    return True
 
 
 def _walk_of(node: Node) -> _Walk | None:

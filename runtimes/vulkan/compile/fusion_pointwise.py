@@ -9,6 +9,7 @@ from mobopt.ir import Graph, Node, Value
 from mobopt.ir.nests import map_leaves
 from mobopt.ir.node_list import InsertionPoint
 from mobopt.ir.rewriting import dissolve, enclose
+from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_result
@@ -44,10 +45,11 @@ def fuse_pointwise(
         on_host: nodes that stay as they are.
         long: tensors that have integers of 64 bits.
         repeats_numbers: whether a number of several steps is made anew for each element of what reads it, which takes
-            less time than a dispatch where many elements are computed side by side.
+            less time than a dispatch where many elements are computed side by side; so is one of each row.
     """
     fusible = {node for node in graph.block.nodes if node not in on_host and _is_fusible(node)}
-    joining = _Joining(fusible, long, repeats_numbers)
+    views = {node for node in graph.block.nodes if node not in on_host and _is_view_of_number(node)}
+    joining = _Joining(fusible, views, long, repeats_numbers)
     for node in graph.block.nodes:
         if node in fusible:
             fusible.add(joining.with_makers(node))
@@ -58,6 +60,7 @@ class _Joining:
     """Joins nodes to what makes their operands."""
 
     fusible: Container[Node]
+    views: Container[Node]
     long: Container[Value]
     repeats_numbers: bool
 
@@ -74,15 +77,17 @@ class _Joining:
             whole = enclose([*parts, *_taken_apart(whole)], FUSED)
 
     def _joinable(self, operand: Value, whole: Node, node: Node) -> Node | None:
-        """The maker of an operand, if nothing outside of ``whole``, which ends with ``node``, reads that, or if it is a
-        number that is made anew."""
-        maker = operand.producer
-        if maker is None or maker not in self.fusible:
+        """The maker of an operand, if nothing outside of ``whole``, which ends with ``node``, reads that, or if it is
+        made anew: a number, or one of each row."""
+        maker, result = operand.producer, node.output
+        if maker is None or not (maker in self.fusible or maker in self.views):
             return None
         is_number = operand.numel == 1 and operand not in self.long
-        if operand.sizes != node.output.sizes:
-            return maker if is_number and self.repeats_numbers else None
-        is_again = is_number and (self.repeats_numbers or maker.op != FUSED)
+        is_small = is_number or (operand not in self.long and _is_of_rows(operand, result))
+        is_again = is_small and self.repeats_numbers
+        if operand.sizes != result.sizes and not (is_number and result.numel == 1):
+            return maker if is_again else None
+        is_again |= is_number and maker.op != FUSED
         return maker if is_again or all(_is_part(user, whole) for user, _ in operand.uses) else None
 
     def _has_room(self, maker: Node, whole: Node) -> bool:
@@ -122,6 +127,15 @@ def _is_fusible(node: Node) -> bool:
     return expression_of(node.qualified_op) is not None and why_unsupported(node) is None
 
 
+def _is_view_of_number(node: Node) -> bool:
+    return has_trait(node.qualified_op, Trait.KEEPS_ORDER) and node.output.numel == 1
+
+
+def _is_of_rows(operand: Value, result: Value) -> bool:
+    """Whether a tensor has one element for each row of a result."""
+    return operand.rank > 0 and operand.sizes[-1] == 1 and operand.sizes[:-1] == result.sizes[:-1]
+
+
 def _taken_apart(node: Node) -> list[Node]:
     return dissolve(node) if node.op == FUSED else [node]
 
@@ -133,7 +147,9 @@ def _built(nodes: Iterable[Node], long: Container[Value]) -> tuple[ProgramBuilde
     builder = ProgramBuilder(is_long=is_long)
     term = None
     for part, made in parts:
-        term = builder.stored_as(value_of(builder, part), made.dtype, made in long)
+        is_view = expression_of(part.qualified_op) is None
+        value = builder.tensor(part.args[0]) if is_view else value_of(builder, part)
+        term = builder.stored_as(value, made.dtype, made in long)
         builder.define(part.output, term)
         builder.define(made, term)
     assert term is not None
