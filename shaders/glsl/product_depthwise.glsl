@@ -21,6 +21,9 @@ layout(constant_id = FORMS_ID + 17) const float THEN_SECOND = 0.0;
 layout(constant_id = FORMS_ID + 18) const int FILTER_FORM = WORDS;
 layout(constant_id = FORMS_ID + 19) const int HAS_MEANS = 0; // of the pixels of each tile, over the number of all pixels
 layout(constant_id = FORMS_ID + 20) const int MEANS_FORM = WORDS;
+layout(constant_id = FORMS_ID + 21) const int THEN_AFTER = MOVE;
+layout(constant_id = FORMS_ID + 22) const float THEN_AFTER_FIRST = 0.0;
+layout(constant_id = FORMS_ID + 23) const float THEN_AFTER_SECOND = 0.0;
 const int GROUP = 1;
 const int OUT_HIGH = 1; // an invocation takes one pixel at a time
 const int OUT_WIDE = 1;
@@ -102,6 +105,7 @@ void filter_region(int block_column, int batch) {
         x += tile_x;
         if (has_column && y < filtered_height && x < filtered_width) {
             vec4 value = activation(THEN, filtered[0], THEN_FIRST, THEN_SECOND);
+            if (THEN_AFTER != MOVE) value = activation(THEN_AFTER, between(value), THEN_AFTER_FIRST, THEN_AFTER_SECOND);
             store(out_offset + batch * out_batch + y * out_row + x * out_pitch + column, value);
             total += value;
         }

@@ -5,7 +5,7 @@
 // computes its own columns of the second one from them. Invocations read factors as in product_rows.comp; both layers have teams of their
 // own, and weights of both are there when what is waited for is. A row may be the sum of several. Product.glsl's weights are the first layer's, its biases and its epilogue
 // the second one's, and so are its columns and its pitch of weights; the first one's is FIRST_COLUMNS.
-#define FORMS_ID 30
+#define FORMS_ID 33
 #include "product.glsl"
 
 layout(constant_id = 12) const int ROWS = 1;
@@ -26,6 +26,9 @@ layout(constant_id = 26) const int SECOND_WEIGHT_FORM = 0;
 layout(constant_id = 27) const int ADDENDS = 1;     // lines of the input that are added up to a row
 layout(constant_id = 28) const int SUMMED = 1;      // their vec4s, if there are several
 layout(constant_id = 29) const int SUMMING = 1;     // invocations that share a vec4 of them: a power of two
+layout(constant_id = 30) const int FIRST_AFTER = MOVE; // what becomes of that
+layout(constant_id = 31) const float FIRST_AFTER_FIRST = 0.0;
+layout(constant_id = 32) const float FIRST_AFTER_SECOND = 0.0;
 layout(local_size_x_id = 13, local_size_y = 1, local_size_z = 1) in;
 
 READS(5, second_weights)
@@ -138,6 +141,7 @@ void main() {
     if (first_team == 0)
         [[unroll]] for (int i = 0; i < ROWS; ++i) {
             vec4 value = exact_activation(FIRST_END, sums[i] + first_bias, FIRST_END_FIRST, FIRST_END_SECOND);
+            value = exact_activation(FIRST_AFTER, value, FIRST_AFTER_FIRST, FIRST_AFTER_SECOND);
             bool is_last = MIDDLE_TAIL != 0 && first_column == FIRST_COLUMNS - 1;
             middle[i * FIRST_COLUMNS + first_column] = is_last ? head(value, MIDDLE_TAIL) : value;
         }

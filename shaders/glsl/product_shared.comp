@@ -325,7 +325,7 @@ void main() {
         if (TEAMS > 1 && slot < BLOCK)
             [[unroll]] for (int t = 0; t < TEAMS; ++t) sum += pool[t * BLOCK + slot];
         bool inside = IS_WHOLE != 0 || is_in_image(region_pixel(stored_row(i, my_row)));
-        expanded[i] = inside ? before_residual(sum) : vec4(0.0);
+        expanded[i] = inside ? after_residual(before_residual(sum)) : vec4(0.0);
     }
     if (TEAMS > 1) barrier();
     [[unroll]] for (int i = 0; i < STORES; ++i) {

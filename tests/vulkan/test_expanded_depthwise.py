@@ -217,6 +217,11 @@ class Block(nn.Module):
         return y, y.mean((2, 3), keepdim=True) if self.mean == "mean" else y
 
 
+def stepped(x: Tensor, scale: float) -> Tensor:
+    """Rounded as quantised models round."""
+    return torch.clamp(torch.round(x * (1 / scale)), -100, 120) * scale
+
+
 def run(model: nn.Module, x: Tensor, device: Device, **options: object) -> tuple[tuple[Tensor, Tensor], list[str]]:
     """What a model gives on the device, and the shaders by which it did."""
     program = VulkanProgram(program_from_script_module(torch.jit.trace(model, x)), device, **options)
@@ -273,6 +278,8 @@ def test_results(gpu: Device, name: str) -> None:
         (functional.gelu, torch.tanh),
         (partial(functional.leaky_relu, negative_slope=0.3), functional.mish),
         (torch.sigmoid, partial(functional.hardtanh, min_val=-0.5, max_val=0.25)),
+        (lambda x: torch.sigmoid(functional.silu(x)), lambda x: torch.tanh(functional.gelu(x))),
+        (lambda x: stepped(functional.silu(stepped(x, 0.05)), 0.03), lambda x: functional.silu(stepped(x, 0.04))),
     ],
 )
 def test_activations(gpu: Device, activations: tuple[Activate, Activate]) -> None:

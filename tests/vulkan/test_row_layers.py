@@ -290,6 +290,11 @@ def test_squeeze_and_excitation(gpu: Device, batch: int, channels: int, squeezed
     assert sum("scaled" in name for name in shaders) == 1
 
 
+def stepped(x: Tensor, scale: float) -> Tensor:
+    """Rounded as quantised models round."""
+    return torch.clamp(torch.round(x * (1 / scale)), -100, 120) * scale
+
+
 ACTIVATIONS: dict[str, Activate] = {
     "relu": functional.relu,
     "relu6": functional.relu6,
@@ -304,6 +309,8 @@ ACTIVATIONS: dict[str, Activate] = {
     "leaky_relu": lambda x: functional.leaky_relu(x, 0.25),
     "clamp": lambda x: torch.clamp(x, -0.25, 0.5),
     "none": lambda x: x,
+    "two": lambda x: torch.sigmoid(functional.silu(x)),
+    "in steps": lambda x: stepped(functional.silu(stepped(x, 0.05)), 0.03),
 }
 
 

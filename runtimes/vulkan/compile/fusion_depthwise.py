@@ -55,15 +55,14 @@ def _opened(node: Node) -> list[Node]:
 
 
 def _stage_of(node: Node, is_wanted: Callable[[Node], bool]) -> list[Node] | None:
-    """A convolution and what follows it in its epilogue; None if it is another node, or has more: a residual, a second
-    activation, what is done to its input or to its weight."""
+    """A convolution and what follows it in its epilogue; None if it is another node, or has more: a residual, what is
+    done to its input or to its weight."""
     parts = parts_of(node)
     is_alone = node.op != PRODUCT or len(parts) == len(list(node.blocks[0].nodes))
     if not is_alone or not is_wanted(parts[0]) or why_unsupported(parts[0]) is not None:
         return None
     epilogue = folded_epilogue(parts)
-    has_room = epilogue is not None and epilogue.residual is None and epilogue.after.is_identity
-    return parts if has_room else None
+    return parts if epilogue is not None and epilogue.residual is None else None
 
 
 def _pays(device: DeviceInfo, before: list[Node], stage: list[Node]) -> bool:

@@ -74,7 +74,7 @@ def _layer(node: Node, on_host: Container[Node], is_apart: Callable[[Node], bool
 
 
 def _pays(first: _Folded, second: _Folded, device: DeviceInfo, are_halves: bool) -> bool:
-    if first.epilogue.residual is not None or not first.epilogue.after.is_identity:
+    if first.epilogue.residual is not None:
         return False
     (inner, middle), columns = first.layer.matrix.shape, second.layer.matrix.shape[1]
     most = most_joined_rows(device, inner, middle, columns, are_halves)

@@ -5,7 +5,6 @@ add them up, so no dispatch reads the image for it.
 
 from __future__ import annotations
 
-from mobopt.runtimes.vulkan.kernels.activation import Activation
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.expanded_depthwise import (
     Expansion,
@@ -22,7 +21,7 @@ def append_excited_depthwise(
     plan: Plan,
     expansion: Expansion,
     layers: RowLayersOperands,
-    between: Activation,
+    between: Epilogue,
     epilogue: Epilogue,
     *,
     middle: int,

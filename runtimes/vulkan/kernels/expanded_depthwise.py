@@ -397,7 +397,8 @@ def dispatch_expansion(plan: Plan, expansion: Expansion, kernel: ExpandedKernel,
     groups = kernel.groups(shape)
     is_planar = operands.planes is not None
     kernel = replace(kernel, planar=is_planar, reads_ahead=math.prod(groups) <= shape.ahead)
-    epilogue, then = expansion.epilogues[0], expansion.epilogues[1].before
+    epilogue, end = expansion.epilogues
+    then, after = end.before, end.after
     written = means or operands.result
     plan.dispatch(
         kernel.shader,
@@ -424,6 +425,9 @@ def dispatch_expansion(plan: Plan, expansion: Expansion, kernel: ExpandedKernel,
             element_form(expansion.weights),
             int(means is not None),
             element_form(written),
+            after.code,
+            float(after.first),
+            float(after.second),
         ),
         replace(product, rows=math.prod(kernel.region)),
         iterations=kernel.iterations(shape),

@@ -15,7 +15,6 @@ from itertools import takewhile
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS, Binding, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
-from mobopt.runtimes.vulkan.kernels.activation import Activation
 from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts
 from mobopt.runtimes.vulkan.kernels.device_costs import ahead_workgroups, core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
@@ -264,7 +263,7 @@ def append_row_layers(
     plan: Plan,
     source: DeviceTensor,
     operands: RowLayersOperands,
-    between: Activation,
+    between: Epilogue,
     epilogue: Epilogue,
     *,
     middle: int,
@@ -277,7 +276,7 @@ def append_row_layers(
         source: what they read, (1, rows, columns) with dense rows that start on vec4s; of lines that are to be added
             up, the first of each row.
         operands: the tensors.
-        between: what becomes of the first layer's sums.
+        between: what becomes of the first layer's sums; it has no residual.
         epilogue: what becomes of the second layer's.
         middle: elements of a row between them.
         addends: lines that are added up to a row, one after the other in whole vec4s.
@@ -305,14 +304,15 @@ def append_row_layers(
     )
     ends = epilogue_constants(epilogue, operands.second_bias is not None)
     reads_ahead = groups <= ahead_workgroups(plan.device)
-    firsts = int(operands.first_bias is not None), between.code, float(between.first), float(between.second)
+    firsts, then = ((each.code, float(each.first), float(each.second)) for each in (between.before, between.after))
     plan.dispatch(
         "product_row_layers",
         operands.bindings(source),
         (groups, 1, 1),
         (
-            *(*ends, 0, 0, inner % 4, 0, *kernel.constants, int(reads_ahead), middle % 4, *firsts),
-            *(int(element_form(operands.second.tensor)), *kernel.addend_constants(shape), operands.forms(source)),
+            *(*ends, 0, 0, inner % 4, 0, *kernel.constants, int(reads_ahead), middle % 4),
+            *(int(operands.first_bias is not None), *firsts, int(element_form(operands.second.tensor))),
+            *(*kernel.addend_constants(shape), *then, operands.forms(source)),
         ),
         push,
         iterations=kernel.iterations(shape),

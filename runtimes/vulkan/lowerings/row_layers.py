@@ -12,7 +12,6 @@ import torch
 from mobopt.ir import Node, Value
 from mobopt.ops.contexts import LinearPackedContext
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
-from mobopt.runtimes.vulkan.kernels.activation import Activation
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import CONVOLUTIONS, convolution_of
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue, folded_epilogue
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -84,7 +83,7 @@ class RowLayers:
 
     first: RowLayer
     operands: RowLayersOperands
-    between: Activation
+    between: Epilogue
     epilogue: Epilogue
     middle: int
     """Elements of a row between them."""
@@ -107,7 +106,7 @@ def row_layers_of(plan: Plan, parts: Sequence[Node], output: Value) -> RowLayers
     operands = RowLayersOperands(factors[0], biases[0], factors[1], biases[1], residual, target)
     if second.of_images:
         result = result.view(output.sizes, (result.strides[0], result.strides[-1], *result.strides[1:-1]))
-    return RowLayers(first, operands, between.before, epilogue, _sizes(first)[1], result)
+    return RowLayers(first, operands, between, epilogue, _sizes(first)[1], result)
 
 
 @lowers(ROW_LAYERS, exact=True)
