@@ -5,7 +5,7 @@
 // computes its own columns of the second one from them. Invocations read factors as in product_rows.comp; both layers have teams of their
 // own, and weights of both are there when what is waited for is. A row may be the sum of several. Product.glsl's weights are the first layer's, its biases and its epilogue
 // the second one's, and so are its columns and its pitch of weights; the first one's is FIRST_COLUMNS.
-#define FORMS_ID 33
+#define FORMS_ID 36
 #include "product.glsl"
 
 layout(constant_id = 12) const int ROWS = 1;
@@ -29,6 +29,9 @@ layout(constant_id = 29) const int SUMMING = 1;     // invocations that share a 
 layout(constant_id = 30) const int FIRST_AFTER = MOVE; // what becomes of that
 layout(constant_id = 31) const float FIRST_AFTER_FIRST = 0.0;
 layout(constant_id = 32) const float FIRST_AFTER_SECOND = 0.0;
+layout(constant_id = 33) const int GIVEN = MOVE;    // what becomes of the rows before
+layout(constant_id = 34) const float GIVEN_FIRST = 0.0;
+layout(constant_id = 35) const float GIVEN_SECOND = 0.0;
 layout(local_size_x_id = 13, local_size_y = 1, local_size_z = 1) in;
 
 READS(5, second_weights)
@@ -81,6 +84,8 @@ void add_up(int me, int team, int teams, int across) {
     }
 }
 
+vec4 given(vec4 value) { return exact_activation(GIVEN, value, GIVEN_FIRST, GIVEN_SECOND); }
+
 // Adds up the lines of each row; leaves `sums` at zero.
 void add_lines(int me) {
     int team = me / SUMMED, k = me % SUMMED;
@@ -88,7 +93,7 @@ void add_lines(int me) {
         [[unroll]] for (int i = 0; i < ROWS; ++i) sums[i] += ACTIVATION(input_offset + min(i, rows - 1) * input_pitch + line * SUMMED + k);
     add_up(me, team, SUMMING, SUMMED);
     [[unroll]] for (int i = 0; i < ROWS; ++i) {
-        if (team == 0) added[i * SUMMED + k] = sums[i];
+        if (team == 0) added[i * SUMMED + k] = given(sums[i]);
         sums[i] = vec4(0.0);
     }
     barrier();
@@ -129,7 +134,7 @@ void main() {
             int k = step + s * FIRST_TEAMS;
             [[unroll]] for (int i = 0; i < ROWS; ++i) {
                 vec4 value = vec4(0.0);
-                if (k < inner) value = ADDENDS > 1 ? added[i * SUMMED + k] : ACTIVATION(sources[i] + k);
+                if (k < inner) value = ADDENDS > 1 ? added[i * SUMMED + k] : given(ACTIVATION(sources[i] + k));
                 values[i * FIRST_STEPS + s] = INNER_TAIL != 0 && k == inner - 1 ? head(value, INNER_TAIL) : value;
             }
         }

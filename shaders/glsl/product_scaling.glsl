@@ -3,6 +3,8 @@
 layout(constant_id = FORMS_ID + 1) const int VARIES = 0; // each image has factors of its own; it has no shifts of its own
 layout(constant_id = FORMS_ID + 2) const int HAS_SHIFT = 0;
 layout(constant_id = FORMS_ID + 3) const int THEN = MOVE;
+layout(constant_id = FORMS_ID + 4) const float THEN_FIRST = 0.0;
+layout(constant_id = FORMS_ID + 5) const float THEN_SECOND = 0.0;
 
 #ifdef JOINS
 READS(7, factors)
@@ -28,7 +30,7 @@ Scale scale_at(int index) {
 vec4 scaled(vec4 value, Scale scale) {
     value *= scale.factor;
     if (HAS_SHIFT != 0) value += scale.shift;
-    return activated(THEN, value, vec4(0.0), vec4(0.0));
+    return exact_activation(THEN, value, THEN_FIRST, THEN_SECOND);
 }
 
 vec4 scaled(vec4 value, int index) { return scaled(value, scale_at(index)); }

@@ -194,6 +194,23 @@ class Block(nn.Module):
         return self.project(gate * y), gate
 
 
+class InSteps(Block):
+    """The same with roundings, as in quantised models."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = stepped(functional.hardswish(stepped(self.expand(x), 0.06)), 0.0317)  # at 0.03 some lie between two steps
+        y = functional.silu(stepped(self.filter(y), 0.04))
+        mean = stepped(functional.adaptive_avg_pool2d(y, 1), 0.0123)
+        h = stepped(functional.silu(stepped(self.squeeze(mean), 0.0107)), 0.0071)
+        gate = torch.sigmoid(stepped(self.excite(h), 0.0113))
+        return self.project(stepped(gate * y, 0.02)), gate
+
+
+def stepped(x: Tensor, scale: float) -> Tensor:
+    """Rounded to steps."""
+    return torch.clamp(torch.round(x * (1 / scale)), -100, 120) * scale
+
+
 def program_of(model: nn.Module, x: Tensor, device: Device, precision: str = "fp32") -> VulkanProgram:
     program = program_from_script_module(torch.jit.trace(model, x))
     return VulkanProgram(program, device, precision=PrecisionChoice(precision))
@@ -240,6 +257,12 @@ def test_results(gpu: Device, name: str) -> None:
     assert len(dispatches) == 3
     if name in ("tiles", "many tiles", "stride"):
         assert dispatches[0].groups[1] > 1
+
+
+@pytest.mark.parametrize("sizes", [(1, 7, 13, 11), (2, 7, 29, 31)], ids=str)
+def test_results_in_steps(gpu: Device, sizes: tuple[int, ...]) -> None:
+    dispatches = check(InSteps(7, 22, 5), floats(*sizes), gpu)
+    assert len(dispatches) == 3
 
 
 WALKS = [

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Graph, parse_graph, print_graph, verify_graph
 from mobopt.ir.rewriting import dissolve
+from mobopt.ops.fake_quantize import FAKE_QUANTIZE
 from mobopt.runtimes.specialize import specialize
 from mobopt.runtimes.vulkan.compile.build import build_stream
 from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
@@ -45,6 +46,7 @@ def folded(*lines: str, returned: str = "%y") -> Graph:
 
 MUL = f"%m : {X} = aten::mul.Tensor(%s, %x)"
 ADD = f"%n : {X} = aten::add.Tensor(%m, %a, 1)"
+ROUND = "%q : " + X + " = mobopt::fake_quantize({}, 0.05, -100, 120, None)"
 SILU = f"%y : {Y} = aten::silu(%c)"
 
 
@@ -57,6 +59,11 @@ SILU = f"%y : {Y} = aten::silu(%c)"
         (
             [MUL, ADD, f"%r : {X} = aten::relu(%n)", f"%c : {Y} = aten::conv2d(%r, %w{TAIL}", SILU],
             ["mul", "add", "relu", "conv2d", "silu"],
+        ),
+        ([MUL, ROUND.format("%m"), f"%y : {Y} = aten::conv2d(%q, %w{TAIL}"], ["mul", FAKE_QUANTIZE, "conv2d"]),
+        (
+            [MUL, f"%r : {X} = aten::relu(%m)", ROUND.format("%r"), f"%y : {Y} = aten::conv2d(%q, %w{TAIL}"],
+            ["mul", "relu", FAKE_QUANTIZE, "conv2d"],
         ),
     ],
 )  # fmt: skip
@@ -82,6 +89,10 @@ def test_what_is_folded(lines: list[str], expected: list[str]) -> None:
         [MUL, f"%n : {X} = aten::add.Tensor(%m, %a, 2)", f"%y : {Y} = aten::conv2d(%n, %w{TAIL}"],
         [f"%m : {X} = aten::addcmul(%a, %x, %s, 2)", f"%y : {Y} = aten::conv2d(%m, %w{TAIL}"],
         [MUL, f"%n : {X} = aten::add.Tensor(%m, %s, 1)", f"%y : {Y} = aten::conv2d(%n, %w{TAIL}"],  # of each image
+        # A rounding before the relu, bounds that have no code, and nothing that is scaled.
+        [MUL, ROUND.format("%m"), f"%r : {X} = aten::silu(%q)", f"%y : {Y} = aten::conv2d(%r, %w{TAIL}"],
+        [MUL, ROUND.format("%m").replace("120", "32767"), f"%y : {Y} = aten::conv2d(%q, %w{TAIL}"],
+        [ROUND.format("%x"), f"%y : {Y} = aten::conv2d(%q, %w{TAIL}"],
     ],
 )
 def test_what_is_not(lines: list[str]) -> None:
@@ -108,9 +119,21 @@ class _Block(nn.Module):
         return self.fourth(torch.relu(torch.addcmul(self.shift[:22], x, self.scale[:22])))
 
 
-def _block(channels: int, stride: int) -> _Block:
+class _InSteps(_Block):
+    """The same with what is scaled rounded, as in quantised models."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.first(x))
+        gate = torch.sigmoid(self.excite(torch.relu(self.squeeze(x.mean([2, 3], keepdim=True)))))
+        x = torch.tanh(self.second(torch.clamp(torch.round(gate * x * 40.0), -100, 120) * 0.025))
+        x = torch.relu(torch.addcmul(self.shift, x, self.scale))
+        x = torch.relu(self.third(torch.clamp(torch.round(x * 50.0), -100, 120) * 0.02))
+        return self.fourth(torch.relu(torch.addcmul(self.shift[:22], x, self.scale[:22])))
+
+
+def _block(channels: int, stride: int, kind: type[_Block] = _Block) -> _Block:
     torch.manual_seed(channels)
-    return _Block(channels, stride).eval()
+    return kind(channels, stride).eval()
 
 
 def _program(model: nn.Module):
@@ -119,8 +142,9 @@ def _program(model: nn.Module):
 
 @pytest.mark.parametrize(("parts", "joins"), [(1, False), (2, False), (2, True)])
 @pytest.mark.parametrize(("batch", "channels", "stride"), [(1, 24, 1), (3, 13, 1), (2, 41, 2)])
-def test_results(device, monkeypatch, batch, channels, stride, parts, joins) -> None:
-    model, x = _block(channels, stride), torch.randn(batch, 3, 11, 7)
+@pytest.mark.parametrize("kind", [_Block, _InSteps])
+def test_results(device, monkeypatch, batch, channels, stride, parts, joins, kind) -> None:
+    model, x = _block(channels, stride, kind), torch.randn(batch, 3, 11, 7)
     monkeypatch.setattr(device, "info", replace(device.info, switches=frozenset({"shared-products"})))
     kernel = replace(BLOCKS[0], parts=parts, joins=joins)
     monkeypatch.setattr(product_kernels, "choose_gpu_kernel", lambda info, shape: kernel)

@@ -246,6 +246,15 @@ class Excitation(nn.Module):
         return self.after(gate * x)
 
 
+class ExcitationInSteps(Excitation):
+    """The same of a mean that is rounded, as in quantised models."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.before(x))
+        mean = stepped(x.mean([2, 3], keepdim=True), 0.01)
+        return self.after(self.scale(self.excite(self.activate(self.squeeze(mean)))) * x)
+
+
 def program_of(model: nn.Module, x: Tensor, device: Device, precision: str = "fp32") -> VulkanProgram:
     with torch.no_grad():
         traced = program_from_script_module(torch.jit.trace(model.eval(), x))
@@ -293,6 +302,30 @@ def test_squeeze_and_excitation(gpu: Device, batch: int, channels: int, squeezed
 def stepped(x: Tensor, scale: float) -> Tensor:
     """Rounded as quantised models round."""
     return torch.clamp(torch.round(x * (1 / scale)), -100, 120) * scale
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(("channels", "squeezed"), [(13, 3), (67, 5)])
+def test_a_mean_in_steps(gpu: Device, batch: int, channels: int, squeezed: int) -> None:
+    shaders = check(ExcitationInSteps(channels, squeezed), floats(batch, 3, 7, 5), gpu)
+    assert shaders.count(SHADER) == shaders.count("reduce") == 1
+
+
+def test_rows_in_steps(gpu: Device) -> None:
+    """Whose rounding nothing else reads, or the caller, too."""
+
+    class Both(nn.Module):
+        def __init__(self, is_read: bool) -> None:
+            super().__init__()
+            self.layers, self.is_read = Layers((37, 9, 19)), is_read
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = stepped(x, 0.05)
+            y = self.layers(x)
+            return torch.cat([x, y], 1) if self.is_read else y
+
+    for is_read in (False, True):
+        check(Both(is_read), floats(3, 37), gpu)
 
 
 ACTIVATIONS: dict[str, Activate] = {

@@ -60,7 +60,8 @@ def _squeezed_by(layers: Node) -> tuple[Node, Node] | None:
     """The depthwise convolution whose mean layers read, and what takes the mean, inside of it or by itself."""
     first = next(iter(layers.blocks[0].nodes))
     layer = row_layer_of(first)
-    maker = None if layer is None else made_only_for(layer.source, first)
+    source = first.args[0] if layer is None else layer.source  # a rounding comes before a layer
+    maker = made_only_for(source, first)
     if maker is None:
         return None
     depthwise, mean = _both(maker)

@@ -10,7 +10,7 @@ from mobopt.ir.rewriting import dissolve, enclose, made_only_for
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.kernels.epilogue import PRODUCT, Epilogue, folded_epilogue, parts_of
 from mobopt.runtimes.vulkan.kernels.row_layers import most_joined_rows
-from mobopt.runtimes.vulkan.lowerings.row_layers import ROW_LAYERS, RowLayer, row_layer_of
+from mobopt.runtimes.vulkan.lowerings.row_layers import ROW_LAYERS, RowLayer, rounding_of, row_layer_of
 
 
 def fold_row_layers(
@@ -48,8 +48,9 @@ def fold_row_layers(
         maker = made_only_for(second.layer.source, second.parts[0])
         first = None if maker is None else _layer(maker, on_host, is_apart)
         if maker is not None and first is not None and _pays(first, second, device, are_halves):
+            rounding = _rounding_before(first, on_host, is_apart)
             parts = [part for whole in (maker, node) for part in (dissolve(whole) if whole.op == PRODUCT else [whole])]
-            enclose(parts, ROW_LAYERS)
+            enclose([*rounding, *parts], ROW_LAYERS)
 
 
 class _Folded(NamedTuple):
@@ -71,6 +72,14 @@ def _layer(node: Node, on_host: Container[Node], is_apart: Callable[[Node], bool
     if layer is not None:
         epilogue = folded_epilogue(parts)
     return None if layer is None or epilogue is None or epilogue.is_gated else _Folded(layer, parts, epilogue)
+
+
+def _rounding_before(layer: _Folded, on_host: Container[Node], is_apart: Callable[[Node], bool]) -> list[Node]:
+    """What rounds a layer's input, if nothing else reads that."""
+    maker = made_only_for(layer.layer.source, layer.parts[0])
+    if maker is None or maker in on_host or is_apart(maker) or rounding_of(maker) is None:
+        return []
+    return [maker]
 
 
 def _pays(first: _Folded, second: _Folded, device: DeviceInfo, are_halves: bool) -> bool:

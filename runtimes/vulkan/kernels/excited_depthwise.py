@@ -5,6 +5,7 @@ add them up, so no dispatch reads the image for it.
 
 from __future__ import annotations
 
+from mobopt.runtimes.vulkan.kernels.activation import IDENTITY, Activation
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.expanded_depthwise import (
     Expansion,
@@ -25,6 +26,7 @@ def append_excited_depthwise(
     epilogue: Epilogue,
     *,
     middle: int,
+    given: Activation = IDENTITY,
 ) -> None:
     """Append both dispatches.
 
@@ -35,6 +37,7 @@ def append_excited_depthwise(
         between: what becomes of the first layer's sums.
         epilogue: what becomes of the second layer's.
         middle: elements of a row between the layers.
+        given: what becomes of the mean before.
     """
     shape = expansion.shape(plan.device)
     kernel = choose_expanded_kernel(plan.device, shape, expansion.walk, Means.OF_TILES)
@@ -42,4 +45,4 @@ def append_excited_depthwise(
     lines = plan.empty((batch, kernel.tiles, 4 * shape.columns))
     dispatch_expansion(plan, expansion, kernel, lines)
     rows = lines.view((1, batch, channels), (0, lines.strides[0], 1))
-    append_row_layers(plan, rows, layers, between, epilogue, middle=middle, addends=kernel.tiles)
+    append_row_layers(plan, rows, layers, between, epilogue, middle=middle, addends=kernel.tiles, given=given)

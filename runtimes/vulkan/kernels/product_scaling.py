@@ -1,6 +1,7 @@
 """What a product does to its input as it reads it: ``then(x * factor + shift)``, by numbers of each channel.
 
-So squeeze-and-excitation, and the normalisation before a convolution, take no dispatch of their own. The compiler's
+So squeeze-and-excitation, and the normalisation before a convolution, take no dispatch of their own, also where what
+they make is rounded to steps. The compiler's
 ``fusion_scaling.py`` finds them; the shaders' half is ``shaders/glsl/product_scaling.glsl``.
 """
 
@@ -12,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mobopt.ir import Node, Value
+from mobopt.ops.fake_quantize import FAKE_QUANTIZE
 from mobopt.runtimes.vulkan.engine.stream import Binding, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels
+from mobopt.runtimes.vulkan.kernels.activation import IDENTITY, Activation, activation_of
 from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.epilogue import is_folded
 from mobopt.runtimes.vulkan.kernels.weight_packing import bias_vector
-from mobopt.shaders.enumerations import Opcode
 
 if TYPE_CHECKING:
     from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -32,15 +34,13 @@ class ScaledInput:
     source: Value
     factor: Value
     shift: Value | None
-    then: Opcode
+    then: Activation
 
     @staticmethod
     def of(value: Value) -> ScaledInput | None:
         """What a tensor is a scaling of; None if it is none."""
-        nodes: tuple[Node, ...] = ()
-        then, shift = Opcode.MOVE, None
-        if (maker := _maker(value, "aten::relu")) is not None:
-            nodes, value, then = (maker,), maker.args[0], Opcode.RELU
+        value, nodes, then = _before_activations(value)
+        shift = None
         if (maker := _maker(value, "aten::addcmul")) is not None and maker["value"] == 1:
             shift = maker.args[0]
             image, factor = _image_and_vector(maker, *maker.args[1:3])
@@ -68,6 +68,19 @@ class ScaledInput:
         varies = self.factor.numel != self.factor.sizes[-3]
         shifts = None if self.shift is None else _vectors(plan, self.shift)
         return Scaling(_vectors(plan, self.factor), shifts, varies, self.then)
+
+
+def _before_activations(value: Value) -> tuple[Value, tuple[Node, ...], Activation]:
+    """What a relu and a rounding were made of, either of which may be missing; they; and both as one."""
+    nodes: tuple[Node, ...] = ()
+    then: Activation = IDENTITY
+    for operator in (FAKE_QUANTIZE, "aten::relu"):
+        maker = _maker(value, operator)
+        own = None if maker is None else activation_of(maker)
+        both = own if own is None or then.is_identity else own.followed_by(then)
+        if maker is not None and both is not None:
+            value, nodes, then = maker.args[0], (maker, *nodes), both
+    return value, nodes, then
 
 
 def _maker(value: Value, operator: str) -> Node | None:
@@ -100,16 +113,17 @@ class Scaling:
     shifts: DeviceTensor | None
     varies: bool
     """Whether each image has its own."""
-    then: Opcode
+    then: Activation
 
     def bindings(self) -> tuple[Binding, ...]:
         """The last bindings of the kernels."""
         return bind(self.factors), bind(self.shifts or self.factors)
 
     @property
-    def constants(self) -> tuple[int, ...]:
+    def constants(self) -> tuple[int | float, ...]:
         """The last specialization constants of the kernels."""
-        return int(self.varies), int(self.shifts is not None), int(self.then)
+        then = self.then.code, float(self.then.first), float(self.then.second)
+        return int(self.varies), int(self.shifts is not None), *then
 
 
 def _vectors(plan: Plan, value: Value) -> DeviceTensor:

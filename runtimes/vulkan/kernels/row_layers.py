@@ -15,6 +15,7 @@ from itertools import takewhile
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS, Binding, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.activation import IDENTITY, Activation
 from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts
 from mobopt.runtimes.vulkan.kernels.device_costs import ahead_workgroups, core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
@@ -268,6 +269,7 @@ def append_row_layers(
     *,
     middle: int,
     addends: int = 1,
+    given: Activation = IDENTITY,
 ) -> None:
     """Append the dispatch of two layers.
 
@@ -280,6 +282,7 @@ def append_row_layers(
         epilogue: what becomes of the second layer's.
         middle: elements of a row between them.
         addends: lines that are added up to a row, one after the other in whole vec4s.
+        given: what becomes of the rows before.
     """
     result = operands.result
     _, rows, inner = source.sizes
@@ -304,7 +307,8 @@ def append_row_layers(
     )
     ends = epilogue_constants(epilogue, operands.second_bias is not None)
     reads_ahead = groups <= ahead_workgroups(plan.device)
-    firsts, then = ((each.code, float(each.first), float(each.second)) for each in (between.before, between.after))
+    steps = between.before, between.after, given
+    firsts, then, before = ((each.code, float(each.first), float(each.second)) for each in steps)
     plan.dispatch(
         "product_row_layers",
         operands.bindings(source),
@@ -312,7 +316,7 @@ def append_row_layers(
         (
             *(*ends, 0, 0, inner % 4, 0, *kernel.constants, int(reads_ahead), middle % 4),
             *(int(operands.first_bias is not None), *firsts, int(element_form(operands.second.tensor))),
-            *(*kernel.addend_constants(shape), *then, operands.forms(source)),
+            *(*kernel.addend_constants(shape), *then, *before, operands.forms(source)),
         ),
         push,
         iterations=kernel.iterations(shape),

@@ -46,7 +46,8 @@ def excited_depthwise(plan: Plan, node: Node) -> tuple[DeviceTensor, DeviceTenso
     result = plan.result(node.outputs[0])
     layers = row_layers_of(plan, parts[end + 1 :], node.outputs[1])
     expansion = _expansion(plan, parts[:end], result)
-    append_excited_depthwise(plan, expansion, layers.operands, layers.between, layers.epilogue, middle=layers.middle)
+    steps = layers.between, layers.epilogue
+    append_excited_depthwise(plan, expansion, layers.operands, *steps, middle=layers.middle, given=layers.given)
     return result, layers.result
 
 

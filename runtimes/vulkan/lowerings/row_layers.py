@@ -11,7 +11,9 @@ import torch
 
 from mobopt.ir import Node, Value
 from mobopt.ops.contexts import LinearPackedContext
+from mobopt.ops.fake_quantize import FAKE_QUANTIZE
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.activation import IDENTITY, Activation, activation_of
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import CONVOLUTIONS, convolution_of
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue, folded_epilogue
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -21,7 +23,8 @@ from mobopt.runtimes.vulkan.lowerings.matmul import row_strides, rows_of_batches
 from mobopt.runtimes.vulkan.lowerings.registry import lowers, why_unsupported
 
 ROW_LAYERS = "mobopt::row_layers"
-"""Its body has a layer, an activation, if there is one, the layer that reads it, and what that does to its sums."""
+"""Its body has a rounding, if there is one, a layer, what that does to its sums, and the same of the layer that reads
+it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +84,10 @@ def _convolution_layer(call: Node) -> RowLayer | None:
 class RowLayers:
     """Two layers, with what their dispatch takes but for what they read."""
 
+    given: Activation
+    """What becomes of the source before."""
     first: RowLayer
+    source: Value
     operands: RowLayersOperands
     between: Epilogue
     epilogue: Epilogue
@@ -91,8 +97,15 @@ class RowLayers:
     """As the second one's node makes it."""
 
 
+def rounding_of(node: Node) -> Activation | None:
+    """The rounding that a node is, before layers; None if it is none."""
+    return activation_of(node) if node.qualified_op == FAKE_QUANTIZE else None
+
+
 def row_layers_of(plan: Plan, parts: Sequence[Node], output: Value) -> RowLayers:
     """The layers of a fused node's parts, and where its output goes."""
+    given, source = rounding_of(parts[0]), parts[0].args[0]
+    parts = parts if given is None else parts[1:]
     place = max(number for number, part in enumerate(parts) if row_layer_of(part) is not None)
     first, second = row_layer_of(parts[0]), row_layer_of(parts[place])
     between, epilogue = folded_epilogue(parts[:place]), folded_epilogue(parts[place:])
@@ -106,15 +119,15 @@ def row_layers_of(plan: Plan, parts: Sequence[Node], output: Value) -> RowLayers
     operands = RowLayersOperands(factors[0], biases[0], factors[1], biases[1], residual, target)
     if second.of_images:
         result = result.view(output.sizes, (result.strides[0], result.strides[-1], *result.strides[1:-1]))
-    return RowLayers(first, operands, between, epilogue, _sizes(first)[1], result)
+    return RowLayers(given or IDENTITY, first, source, operands, between, epilogue, _sizes(first)[1], result)
 
 
 @lowers(ROW_LAYERS, exact=True)
 def row_layers(plan: Plan, node: Node) -> DeviceTensor:
     """One dispatch."""
     layers = row_layers_of(plan, list(node.blocks[0].nodes), node.output)
-    source = _rows(plan, layers.first.source, layers.first.of_images)
-    append_row_layers(plan, source, layers.operands, layers.between, layers.epilogue, middle=layers.middle)
+    source, steps = _rows(plan, layers.source, layers.first.of_images), (layers.between, layers.epilogue)
+    append_row_layers(plan, source, layers.operands, *steps, middle=layers.middle, given=layers.given)
     return layers.result
 
 
