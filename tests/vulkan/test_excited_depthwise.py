@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 from device_infos import known_device
+from steps import stepped
 from straight_lines import line_of
 from test_recorded import Checked
 from torch import Tensor, nn
@@ -204,11 +205,6 @@ class InSteps(Block):
         h = stepped(functional.silu(stepped(self.squeeze(mean), 0.0107)), 0.0071)
         gate = torch.sigmoid(stepped(self.excite(h), 0.0113))
         return self.project(stepped(gate * y, 0.02)), gate
-
-
-def stepped(x: Tensor, scale: float) -> Tensor:
-    """Rounded to steps."""
-    return torch.clamp(torch.round(x * (1 / scale)), -100, 120) * scale
 
 
 def program_of(model: nn.Module, x: Tensor, device: Device, precision: str = "fp32") -> VulkanProgram:

@@ -13,6 +13,7 @@ from functools import partial
 import pytest
 import torch
 from device_infos import known_device
+from steps import stepped
 from straight_lines import line_of
 from test_recorded import Checked
 from torch import Tensor, nn
@@ -215,11 +216,6 @@ class Block(nn.Module):
         if self.mean == "pool":
             return y, functional.adaptive_avg_pool2d(y, 1)
         return y, y.mean((2, 3), keepdim=True) if self.mean == "mean" else y
-
-
-def stepped(x: Tensor, scale: float) -> Tensor:
-    """Rounded as quantised models round."""
-    return torch.clamp(torch.round(x * (1 / scale)), -100, 120) * scale
 
 
 def run(model: nn.Module, x: Tensor, device: Device, **options: object) -> tuple[tuple[Tensor, Tensor], list[str]]:

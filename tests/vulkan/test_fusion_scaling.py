@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from device_infos import known_device
+from steps import stepped
 from torch import Tensor, nn
 
 from mobopt.frontends.torchscript import program_from_script_module
@@ -125,9 +126,9 @@ class _InSteps(_Block):
     def forward(self, x: Tensor) -> Tensor:
         x = torch.relu(self.first(x))
         gate = torch.sigmoid(self.excite(torch.relu(self.squeeze(x.mean([2, 3], keepdim=True)))))
-        x = torch.tanh(self.second(torch.clamp(torch.round(gate * x * 40.0), -100, 120) * 0.025))
+        x = torch.tanh(self.second(stepped(gate * x, 0.025)))
         x = torch.relu(torch.addcmul(self.shift, x, self.scale))
-        x = torch.relu(self.third(torch.clamp(torch.round(x * 50.0), -100, 120) * 0.02))
+        x = torch.relu(self.third(stepped(x, 0.02)))
         return self.fourth(torch.relu(torch.addcmul(self.shift[:22], x, self.scale[:22])))
 
 

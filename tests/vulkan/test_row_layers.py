@@ -10,6 +10,7 @@ from itertools import chain, pairwise
 import pytest
 import torch
 from device_infos import known_device, lavapipe
+from steps import stepped
 from straight_lines import line_of
 from test_recorded import Checked
 from torch import Tensor, nn
@@ -297,11 +298,6 @@ def test_squeeze_and_excitation(gpu: Device, batch: int, channels: int, squeezed
     shaders = check(Excitation(channels, squeezed), floats(batch, 3, 7, 5), gpu)
     assert shaders.count(SHADER) == shaders.count("reduce") == 1
     assert sum("scaled" in name for name in shaders) == 1
-
-
-def stepped(x: Tensor, scale: float) -> Tensor:
-    """Rounded as quantised models round."""
-    return torch.clamp(torch.round(x * (1 / scale)), -100, 120) * scale
 
 
 @pytest.mark.parametrize("batch", [1, 3])
