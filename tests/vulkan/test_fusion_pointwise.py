@@ -15,6 +15,7 @@ from mobopt.runtimes.segment import Returned, Segment
 from mobopt.runtimes.vulkan.compile.build import build_stream
 from mobopt.runtimes.vulkan.compile.fusion_pointwise import FUSED, fuse_pointwise
 from mobopt.runtimes.vulkan.compile.simplify import simplify
+from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
@@ -301,6 +302,15 @@ NUMBERS = """
     """
 
 
+def check_numbers(device: Device, graph: Graph) -> None:
+    """Compare what is left of :data:`NUMBERS` with torch."""
+    low, high = torch.tensor(-1.5), torch.tensor(2.5)
+    x = torch.randn(SIZES, generator=torch.Generator().manual_seed(0))
+    (found,) = run_graph(device, graph, [low, high, x])
+    step = (high - low) / 255
+    assert_close(found, x / step + (-low / step).round())
+
+
 def test_numbers_are_made_anew_where_they_are_read(any_device) -> None:
     """As layers that round their inputs in each call have them: ``%l`` is a step of both nodes."""
     graph, text = fused(NUMBERS)
@@ -331,11 +341,7 @@ def test_numbers_are_made_anew_where_they_are_read(any_device) -> None:
           return (%w)
         """
     )
-    low, high = torch.tensor(-1.5), torch.tensor(2.5)
-    x = torch.randn(SIZES, generator=torch.Generator().manual_seed(0))
-    (found,) = run_graph(any_device, graph, [low, high, x])
-    step = (high - low) / 255
-    assert_close(found, x / step + (-low / step).round())
+    check_numbers(any_device, graph)
 
 
 def test_numbers_are_made_anew_for_each_element_where_that_takes_less_time(any_device) -> None:
@@ -365,11 +371,7 @@ def test_numbers_are_made_anew_for_each_element_where_that_takes_less_time(any_d
           return (%w)
         """
     )
-    low, high = torch.tensor(-1.5), torch.tensor(2.5)
-    x = torch.randn(SIZES, generator=torch.Generator().manual_seed(0))
-    (found,) = run_graph(any_device, graph, [low, high, x])
-    step = (high - low) / 255
-    assert_close(found, x / step + (-low / step).round())
+    check_numbers(any_device, graph)
 
 
 def test_numbers_of_rows_are_made_anew_for_each_element(any_device) -> None:
