@@ -61,7 +61,7 @@ def by_tokens_asymmetrically(x: Tensor) -> Tensor:
 
 
 class Rounded(torch.nn.Linear):
-    """A layer as PT2E's and torchao's exports have them."""
+    """A layer whose input is rounded as in PT2E's exports."""
 
     def __init__(self, inner: int, columns: int, rounded: Callable[[Tensor], Tensor]) -> None:
         super().__init__(inner, columns)

@@ -201,16 +201,16 @@ def extremes(plan: Plan, source: DeviceTensor, dims: Sequence[int]) -> tuple[Dev
     """The least and the greatest of floats over ``dims``, which stay as dimensions of size 1."""
     least = plan.empty(kept_sizes(source.sizes, dims), source.dtype)
     greatest = plan.empty(least.sizes, source.dtype, least.strides)
-    _bound(plan, source, None, (least, greatest), dims)
+    _find_extremes(plan, source, None, (least, greatest), dims)
     return least, greatest
 
 
 @replayable
-def _bound(
+def _find_extremes(
     plan: Plan, lows: DeviceTensor, highs: DeviceTensor | None, targets: Sequence[DeviceTensor], dims: Sequence[int]
 ) -> None:
     """The least of ``lows`` and the greatest of ``highs``, which lies like it; without that, of the same tensor."""
-    if highs is None and _bound_run(plan, collapsed(lows, dims), targets):
+    if highs is None and _found_in_run(plan, collapsed(lows, dims), targets):
         return
     lows, reduction = _prepared(plan, lows, targets[0], dims)
     highs = lows if highs is None else collapsed(highs, dims)
@@ -221,11 +221,11 @@ def _bound(
     least, greatest = parts = [_partial(plan, division, lows, dims, target.dtype) for target in targets]
     for (first, low), (_, high) in zip(division.pieces(lows), division.pieces(highs), strict=True):
         found = [_from(part, first, low.sizes[0]) for part in parts]
-        _bound(plan, low, high, found, [d + 1 for d in dims])
-    _bound(plan, least, greatest, [_as_one(target) for target in targets], [0])
+        _find_extremes(plan, low, high, found, [d + 1 for d in dims])
+    _find_extremes(plan, least, greatest, [_as_one(target) for target in targets], [0])
 
 
-def _bound_run(plan: Plan, source: DeviceTensor, targets: Sequence[DeviceTensor]) -> bool:
+def _found_in_run(plan: Plan, source: DeviceTensor, targets: Sequence[DeviceTensor]) -> bool:
     """The same of all elements of a run in one dispatch, whose last workgroup joins what all have found; False if they
     are no run, or if the device has no use for workgroups side by side."""
     device = plan.device
@@ -266,13 +266,13 @@ def extreme_indices(
     """
     if source.is_long:
         combination = Combination.SMALLEST if smallest else Combination.LARGEST
-        extremes = reduce(plan, source, dims, source.dtype, combination, elements=source.storage.elements)
+        values = reduce(plan, source, dims, source.dtype, combination, elements=source.storage.elements)
         builder = ProgramBuilder()
         found = builder.step(
-            Opcode.INT_EQ, builder.tensor(source), builder.tensor(expanded(extremes, source.sizes)), kind=Kind.BOOL
+            Opcode.INT_EQ, builder.tensor(source), builder.tensor(expanded(values, source.sizes)), kind=Kind.BOOL
         )
         is_extreme = compute(plan, builder, found, source.sizes, torch.bool)
-        return extremes, extreme_indices(plan, is_extreme, dims, smallest=False)[1]
+        return values, extreme_indices(plan, is_extreme, dims, smallest=False)[1]
     values = plan.empty(kept_sizes(source.sizes, dims), source.dtype)
     indices = plan.empty(values.sizes, torch.int64, values.strides)
     _extremes_into(plan, source, [indices, values], dims, [int(not source.is_floating), int(smallest)])
