@@ -13,7 +13,7 @@ from mobopt.display import rate_text
 from mobopt.errors import InputError
 
 if TYPE_CHECKING:
-    from mobopt.tools.tuning import FamilyTuning, Tuned, TunedCosts, UnitsUse
+    from mobopt.tools.tuning import ChainsTuning, FamilyTuning, Tuned, TunedCosts, UnitsUse
 
 _TITLES = {
     "cpu": "products",
@@ -21,6 +21,7 @@ _TITLES = {
     "halves": "products of halves by matrix units",
     "split": "products of floats by matrix units",
     "fragments": "products of halves by matrix units, from registers",
+    "split_fragments": "products of floats by matrix units, from registers",
     "rows": "products of a few rows",
     "few_bits": "products of a few rows by integers",
 }
@@ -38,8 +39,9 @@ def tune(device: str | None, seconds: float, shows: bool, forget: bool, as_json:
 
     Kernels of products are timed on layers of networks, in float32, in halves and with weights of few bits, and the
     costs by which mobopt chooses are fitted to that. Matrix units are used from now on where they took less time.
-    All of it is kept in the cache's folder for this device, its driver and this release. Only choices between kernels
-    that are all right depend on it. The device's roofs, which `mobopt profile` shows, are measured anew, too.
+    Where dispatches may wait by counters in place of barriers, stretches of networks are timed with both. All of it is
+    kept in the cache's folder for this device, its driver and this release. Only choices between ways that are all
+    right depend on it. The device's roofs, which `mobopt profile` shows, are measured anew, too.
     """
     if shows and forget:
         raise InputError("give --show or --forget, not both")
@@ -66,6 +68,8 @@ def tune(device: str | None, seconds: float, shows: bool, forget: bool, as_json:
     say(found.device)
     for family in found.tuning.families:
         _print_family(family)
+    if found.tuning.chains is not None:
+        _print_stretches(found.tuning.chains)
     _print_end(found)
 
 
@@ -79,6 +83,10 @@ def _print_kept(device: str, kept: TunedCosts) -> None:
         if family in kept.units:
             use = kept.units[family]
             say(f"matrix units are {_used(use.is_used)} {_why(family, use)}")
+    if kept.chains is not None:
+        say()
+        limit, share = kept.chains.workgroups_per_core, kept.chains.share
+        say(f"dispatches wait {_waiting(limit)}{_why_waiting(share, limit, kept.chains.is_right)}")
 
 
 def _print_family(found: FamilyTuning) -> None:
@@ -110,6 +118,40 @@ def _print_choices(found: FamilyTuning) -> None:
         for choice in found.choices
     ]
     print_table("", ("layer", "kernel before", "us (predicted)>", "kernel after", "us (predicted)>", "best us>"), rows)
+
+
+def _print_stretches(found: ChainsTuning) -> None:
+    """Stretches of networks, with each limit of those that wait by counters."""
+    say()
+    say("stretches of networks, us: with barriers, and with dispatches of up to so many workgroups a core without")
+    rows = [
+        (one.stretch, *(f"{one.nanoseconds[limit] / 1e3:.0f}" for limit in found.shares)) for one in found.stretches
+    ]
+    rows.append(("of the time with barriers, a mean", *(f"{share:.1%}" for share in found.shares.values())))
+    columns = ("barriers>" if limit == 0 else f"{limit}>" for limit in found.shares)
+    print_table("", ("stretch", *columns), rows)
+
+
+def _waiting(limit: int) -> str:
+    return f"by counters up to {limit} workgroups a core" if limit else "by barriers"
+
+
+def _why_waiting(share: float, limit: int, is_right: bool) -> str:
+    if not is_right:
+        return ": with counters results were wrong, or waited for in vain, on this device"
+    return f": stretches of networks take {1 - share:.0%} less time than with barriers" if limit else ""
+
+
+def _print_chains(found: Tuned) -> None:
+    """Whether dispatches wait by counters from now on, and why."""
+    chains = found.tuning.chains
+    if chains is None:
+        if found.tuning.families[0].name != "cpu":
+            say("dispatches wait by barriers: this driver wasn't seen to start workgroups in the order of dispatches")
+        return
+    limit = chains.after if found.is_kept else chains.before
+    when = "from now on" if found.is_kept and chains.changes else "as before"
+    say(f"dispatches wait {_waiting(limit)}, {when}{_why_waiting(chains.shares[limit], limit, chains.is_right)}")
 
 
 def _used(is_used: bool) -> str:
@@ -154,3 +196,4 @@ def _print_end(found: Tuned) -> None:
     else:
         say("not kept: the cache's folder can't be written")
     _print_units(found)
+    _print_chains(found)

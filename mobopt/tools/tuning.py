@@ -16,6 +16,7 @@ from mobopt.runtimes.vulkan.engine.kept_clock import KeptClock
 from mobopt.runtimes.vulkan.tuning.kept import TunedCosts as TunedCosts
 from mobopt.runtimes.vulkan.tuning.kept import UnitsUse as UnitsUse
 from mobopt.runtimes.vulkan.tuning.kept import forget_costs, keep_costs, kept_costs
+from mobopt.runtimes.vulkan.tuning.result import ChainsTuning as ChainsTuning
 from mobopt.runtimes.vulkan.tuning.result import FamilyTuning as FamilyTuning
 from mobopt.runtimes.vulkan.tuning.result import Tuning
 from mobopt.runtimes.vulkan.tuning.tune import tune as measured

@@ -20,7 +20,17 @@ from mobopt.runtimes.vulkan import device_roofs
 from mobopt.runtimes.vulkan.device_roofs import DeviceRoofs
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
-from mobopt.runtimes.vulkan.kernels.tuned_costs import FEW_BITS, HALVES, ROWS, SHARED, TunedCosts
+from mobopt.runtimes.vulkan.kernels.device_costs import profiles
+from mobopt.runtimes.vulkan.kernels.tuned_costs import (
+    CPU,
+    FEW_BITS,
+    FITTED,
+    HALVES,
+    ROWS,
+    SHARED,
+    TunedCosts,
+    costs_of,
+)
 from mobopt.runtimes.vulkan.tuning import result, tune
 from mobopt.runtimes.vulkan.tuning.layers import LAYERS, Layer
 from mobopt.samples.inputs import random_inputs
@@ -237,3 +247,59 @@ def test_tune_a_gpu(invoke: Invoke, device: Device, monkeypatch: pytest.MonkeyPa
     wrong = tools_tuning.UnitsUse(False, 1.0, 2.0, is_right=False)
     assert "not used for halves: their results are wrong" in invoke("tune", "--show").stdout
     assert "is forgotten" in invoke("tune", "--forget").stdout
+
+
+def chains_tuning(after: int, **changes: bool) -> result.ChainsTuning:
+    shares = {0: 1.0, 2: 0.9, 10: 0.8}
+    times = (result.StretchTimes("bottlenecks", {limit: 1e5 * share for limit, share in shares.items()}, 0.01),)
+    return result.ChainsTuning(10, after, shares, times, 0.01, **changes)
+
+
+@pytest.mark.parametrize(
+    ("chains", "end", "shown"),
+    [
+        (
+            chains_tuning(10),
+            "by counters up to 10 workgroups a core, as before: stretches of networks take 20% less",
+            "by counters up to 10 ",
+        ),
+        (
+            chains_tuning(2),
+            "by counters up to 2 workgroups a core, from now on: stretches of networks take 10% less",
+            "by counters up to 2 ",
+        ),
+        (chains_tuning(0), "by barriers, from now on\n", "by barriers\n"),
+        (
+            chains_tuning(0, is_right=False),
+            "by barriers, from now on: with counters results were wrong",
+            "by barriers: with ",
+        ),
+        (None, "by barriers: this driver wasn't seen to start workgroups", ""),
+    ],
+    ids=["as before", "fewer", "barriers", "wrong", "not in order"],
+)
+@pytest.mark.usefixtures("few_layers", "own_costs")
+def test_everything_that_tuning_finds_is_printed(
+    invoke: Invoke,
+    device: Device,
+    monkeypatch: pytest.MonkeyPatch,
+    chains: result.ChainsTuning | None,
+    end: str,
+    shown: str,
+) -> None:
+    """Of every family, and of waits."""
+    names = [name for name in FITTED if name != CPU]
+    choice = result.Choice("one layer", "a", "b", 2e3, 1e3, 1e3, 2e3, 1e3)
+    costs = {name: costs_of(profiles()[0], name) for name in names}
+    families = tuple(result.FamilyTuning(name, {}, costs[name], (choice,), 3, 0.01) for name in names)
+    monkeypatch.setattr(device, "info", replace(device.info, kind="discrete"))
+    monkeypatch.setattr(tools_tuning, "open_device", lambda name: device)
+    monkeypatch.setattr(tools_tuning, "measured", lambda *args, **named: result.Tuning(families, chains))
+    made = invoke("tune")
+    assert made.exit_code == 0, made.output
+    assert made.stdout.count("3 kernels measured") == len(names) and f"dispatches wait {end}" in made.stdout
+    assert ("bottlenecks" in made.stdout) == (chains is not None)
+    kept = invoke("tune", "--show").stdout
+    assert f"dispatches wait {shown}" in kept if shown else "dispatches wait" not in kept
+    data = json.loads(invoke("tune", "--json").stdout)["tuning"]["chains"]
+    assert data is None if chains is None else data["shares"] == {"0": 1.0, "2": 0.9, "10": 0.8}

@@ -56,6 +56,8 @@ def _device_costs(device: DeviceInfo, tuned: TunedCosts) -> DeviceCosts:
         costs = replace(costs, uses_units=tuned.units[HALVES].is_used)
     if SPLIT in tuned.units:
         costs = replace(costs, split_names=(_ANY_NAME,) if tuned.units[SPLIT].is_used else ())
+    if tuned.chains is not None:
+        costs = replace(costs, chained_workgroups_per_core=tuned.chains.workgroups_per_core)
     return costs
 
 
@@ -102,18 +104,23 @@ def _profile(row: Mapping[str, Any]) -> DeviceCosts:
     return DeviceCosts(**{**row, **parts})
 
 
-def chained_workgroups(device: DeviceInfo) -> int:
-    """What :attr:`Stream.chained_workgroups` is on a device."""
+def can_chain(device: DeviceInfo) -> bool:
+    """Whether dispatches may wait for others by counters at all: where workgroups may start in another order than their
+    dispatches, those that wait could keep out what they wait for."""
     able = "device_memory_model" in device.features and device.limits.max_push_constants_size >= CHAIN_END
     if not able or "no-chains" in device.switches:
+        return False
+    is_in_order = not device.is_cpu and device.driver_id in device_costs(device).in_order_drivers
+    return is_in_order or EMULATED_CHAINS in device.switches
+
+
+def chained_workgroups(device: DeviceInfo) -> int:
+    """What :attr:`Stream.chained_workgroups` is on a device."""
+    if not can_chain(device):
         return 0
     if EMULATED_CHAINS in device.switches:
         return _ANY_NUMBER
-    if device.is_cpu:
-        return 0
-    costs = device_costs(device)
-    is_in_order = device.driver_id in costs.in_order_drivers
-    return costs.chained_workgroups_per_core * core_count(device) if is_in_order else 0
+    return device_costs(device).chained_workgroups_per_core * core_count(device)
 
 
 def code_ahead_bytes(device: DeviceInfo) -> int | None:

@@ -17,6 +17,8 @@ from mobopt.runtimes.vulkan.kernels.costs import CpuCosts, DeviceCosts, FewBitsC
 
 _LOGGER = logging.getLogger("mobopt.vulkan")
 _MOST_DEVICES = 64
+_MOST_WORKGROUPS = 1 << 10
+"""A core, of dispatches that wait by counters."""
 
 CPU, SHARED, ROWS, FEW_BITS = "cpu", "shared", "rows", "few_bits"
 HALVES, SPLIT, FRAGMENTS, SPLIT_FRAGMENTS = "halves", "split", "fragments", "split_fragments"
@@ -46,7 +48,7 @@ _PARTS: Mapping[str, tuple[str, type[MatrixCosts] | type[FewBitsCosts] | type[Fr
     FRAGMENTS: ("fragments", FragmentCosts),
     SPLIT_FRAGMENTS: ("split_fragments", FragmentCosts),
 }
-_FORM = 5
+_FORM = 6
 """Of what is kept."""
 
 Costs = TypeVar("Costs", CpuCosts, DeviceCosts)
@@ -65,6 +67,18 @@ class UnitsUse:
     """False where their results were wrong, so that they aren't used."""
 
 
+@dataclass(frozen=True)
+class ChainsUse:
+    """Whether dispatches wait for others by counters."""
+
+    workgroups_per_core: int
+    """Up to which they do; 0: all have barriers."""
+    share: float
+    """Of the time that stretches of networks take with barriers."""
+    is_right: bool = True
+    """False where results were others than with barriers, or a dispatch waited in vain."""
+
+
 @dataclass(frozen=True, eq=False)
 class TunedCosts:
     """What was found for one device."""
@@ -73,6 +87,8 @@ class TunedCosts:
     """Of each family that was measured: those of :data:`FITTED`."""
     units: Mapping[str, UnitsUse]
     """Of those families that need matrix units."""
+    chains: ChainsUse | None = None
+    """None where it wasn't measured."""
 
 
 NOT_TUNED = TunedCosts({}, {})
@@ -140,7 +156,9 @@ def _checked(kept: Mapping[str, Any], is_cpu: bool) -> TunedCosts:
     """What is kept, if it has the form of this release; else one of the errors of data that has another."""
     if kept["form"] != _FORM:
         raise ValueError("another form")
-    found = TunedCosts(kept["costs"], {family: UnitsUse(**use) for family, use in kept["units"].items()})
+    units = {family: UnitsUse(**use) for family, use in kept["units"].items()}
+    chains = None if kept["chains"] is None else ChainsUse(**kept["chains"])
+    found = TunedCosts(kept["costs"], units, chains)
     families = {CPU} if is_cpu else FITTED.keys() - {CPU}
     if not found.costs or not found.costs.keys() <= families or not found.units.keys() <= {HALVES, SPLIT}:
         raise ValueError("other families")
@@ -156,7 +174,15 @@ def _checked(kept: Mapping[str, Any], is_cpu: bool) -> TunedCosts:
             or not all(map(_is_cost, times))
         ):
             raise ValueError("units without costs")
+    if chains is not None and not _is_use(chains, is_cpu):
+        raise ValueError("another use of chains")
     return found
+
+
+def _is_use(chains: ChainsUse, is_cpu: bool) -> bool:
+    limit = chains.workgroups_per_core
+    is_limit = type(limit) is int and 0 <= limit <= _MOST_WORKGROUPS
+    return is_limit and _is_cost(chains.share) and type(chains.is_right) is bool and not is_cpu
 
 
 def _is_cost(value: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.kernels.tuned_costs import (
     NOT_TUNED,
+    ChainsUse,
     TunedCosts,
     UnitsUse,
     forget_tuned,
@@ -13,7 +14,7 @@ from mobopt.runtimes.vulkan.kernels.tuned_costs import (
 )
 from mobopt.runtimes.vulkan.tuning.result import Tuning
 
-__all__ = ["NOT_TUNED", "TunedCosts", "UnitsUse", "forget_costs", "keep_costs", "kept_costs"]
+__all__ = ["NOT_TUNED", "ChainsUse", "TunedCosts", "UnitsUse", "forget_costs", "keep_costs", "kept_costs"]
 
 kept_costs, forget_costs = tuned_costs, forget_tuned
 
@@ -25,4 +26,5 @@ def keep_costs(device: DeviceInfo, found: Tuning) -> bool:
         Whether it is kept for other processes.
     """
     earlier, new = tuned_costs(device), found.costs
-    return keep_tuned(device, TunedCosts({**earlier.costs, **new.costs}, {**earlier.units, **new.units}))
+    chains = earlier.chains if new.chains is None else new.chains
+    return keep_tuned(device, TunedCosts({**earlier.costs, **new.costs}, {**earlier.units, **new.units}, chains))

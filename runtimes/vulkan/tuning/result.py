@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mobopt.runtimes.vulkan.kernels.tuned_costs import TunedCosts, UnitsUse
+from mobopt.runtimes.vulkan.kernels.tuned_costs import ChainsUse, TunedCosts, UnitsUse
 
 MOST_NOISE = 0.25
 """Beyond which nothing is kept."""
+LEAST_GAIN = 0.03
+"""By which something must be faster to be done in place of something else: less may be noise."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,42 @@ class FamilyTuning:
 
 
 @dataclass(frozen=True)
+class StretchTimes:
+    """A stretch of a network, timed."""
+
+    stretch: str
+    nanoseconds: Mapping[int, float]
+    """From the host to the host, by the workgroups a core up to which dispatches wait by counters; 0: barriers."""
+    noise: float
+
+
+@dataclass(frozen=True)
+class ChainsTuning:
+    """Up to how many workgroups a core dispatches wait for others by a counter, and what that changes."""
+
+    before: int
+    after: int
+    """0: all have barriers."""
+    shares: Mapping[int, float]
+    """Of the time that stretches take with barriers, by such a limit: a mean of all."""
+    stretches: tuple[StretchTimes, ...]
+    noise: float
+    is_right: bool = True
+    """False where results were others than with barriers, or a dispatch waited in vain."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether the limit is another than before."""
+        return self.before != self.after
+
+
+@dataclass(frozen=True)
 class Tuning:
     """What was found for a device."""
 
     families: tuple[FamilyTuning, ...]
+    chains: ChainsTuning | None = None
+    """None of a device whose dispatches all have barriers."""
 
     @property
     def kernels(self) -> int:
@@ -97,6 +131,7 @@ class Tuning:
     def is_better(self) -> bool:
         """Whether faster kernels are chosen as tuned, as far as can be told."""
         changes = any(family.changes_units for family in self.families)
+        changes = changes or (self.chains is not None and self.chains.changes)
         return self.is_trustworthy and (changes or self.excess_after < self.excess_before)
 
     @property
@@ -105,7 +140,12 @@ class Tuning:
         return TunedCosts(
             {family.name: family.after for family in self.families},
             {family.name: family.units for family in self.families if family.units is not None},
+            None if self.chains is None else self._chains_use(self.chains),
         )
+
+    @staticmethod
+    def _chains_use(chains: ChainsTuning) -> ChainsUse:
+        return ChainsUse(chains.after, chains.shares[chains.after], chains.is_right)
 
     def data(self) -> dict[str, Any]:
         """What JSON has of it."""
@@ -115,6 +155,7 @@ class Tuning:
         ]
         return {
             "families": families,
+            "chains": None if self.chains is None else asdict(self.chains),
             "kernels": self.kernels,
             "noise": self.noise,
             "excess_before": self.excess_before,

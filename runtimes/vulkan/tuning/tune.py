@@ -1,5 +1,5 @@
 """Tunes a device: measures families of kernels one after the other, fits their costs, and tells whether matrix units
-are worth it."""
+are worth it, and counters in place of barriers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mobopt.errors import DeviceError
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts
-from mobopt.runtimes.vulkan.kernels.device_costs import cpu_costs, device_costs
+from mobopt.runtimes.vulkan.kernels.device_costs import can_chain, cpu_costs, device_costs
 from mobopt.runtimes.vulkan.kernels.fragment_kernels import FragmentKernel
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel, offers_bfloats
 from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel
@@ -36,6 +36,7 @@ from mobopt.runtimes.vulkan.kernels.tuned_costs import (
 )
 from mobopt.runtimes.vulkan.kernels.unit_row_kernels import UnitRowKernel
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
+from mobopt.runtimes.vulkan.tuning.chains import tune_chains
 from mobopt.runtimes.vulkan.tuning.families import (
     DISPATCH,
     IN_REGISTERS,
@@ -52,7 +53,7 @@ from mobopt.runtimes.vulkan.tuning.families import (
 from mobopt.runtimes.vulkan.tuning.fitting import Parameters, Predict, chosen, excess, fit, mistake, predicting
 from mobopt.runtimes.vulkan.tuning.layers import LAYERS, Layer, PreparedLayer, forced
 from mobopt.runtimes.vulkan.tuning.measuring import Bench, Measured
-from mobopt.runtimes.vulkan.tuning.result import Choice, FamilyTuning, Tuning
+from mobopt.runtimes.vulkan.tuning.result import LEAST_GAIN, Choice, FamilyTuning, Tuning
 
 Show = Callable[[str], None]
 Layers = Mapping[str, Sequence[Layer]]
@@ -76,8 +77,8 @@ _MOST_ERROR = 1e-5
 """Of the scale of a result."""
 _MOST_ERROR_OF_HALVES = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 """Likewise; halves are rounded to 11 bits, or to 8."""
-LEAST_GAIN = 0.03
-"""By which products must be faster with matrix units: less may be noise."""
+_SHARE_OF_CHAINS = 0.1
+"""Of the time, for stretches of networks."""
 
 
 def tune(device: Device, seconds: float = 60.0, layers: Layers = LAYERS, show: Show = lambda step: None) -> Tuning:
@@ -97,7 +98,9 @@ def tune(device: Device, seconds: float = 60.0, layers: Layers = LAYERS, show: S
         own = costs_of(cpu_costs(device.info), CPU)
         found = Tuner(device, layers, show).tuned(cpu_family(device.info), seconds)
         return Tuning((found.told(own),))
-    return Tuning(tuple(_gpu_families(device, seconds, Tuner(device, layers, show))))
+    share = _SHARE_OF_CHAINS if can_chain(device.info) else 0.0
+    families = tuple(_gpu_families(device, seconds * (1 - share), Tuner(device, layers, show)))
+    return Tuning(families, tune_chains(device, seconds * share, show) if share else None)
 
 
 def _gpu_families(device: Device, seconds: float, tuner: Tuner) -> Iterator[FamilyTuning]:
