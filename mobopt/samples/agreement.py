@@ -17,6 +17,7 @@ from mobopt.ops.effects import random_operators
 from mobopt.ops.state import telling_calls
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.runtimes.cpu.double import Float64Interpreter, JitteredInterpreter, in_double
+from mobopt.runtimes.cpu.memory_check import check_dense
 from mobopt.samples.example_inputs import GIVEN, ChosenInputs
 from mobopt.samples.other_sizes import inputs_of_other_sizes
 
@@ -96,6 +97,7 @@ def _compare_leaves(actual: Any, expected: Any) -> Agreement:
 
 def _in_float64(tensor: torch.Tensor) -> torch.Tensor:
     """The elements of a tensor; of complex numbers, both parts."""
+    check_dense(tensor)
     tensor = tensor.detach()
     return torch.view_as_real(tensor.to(torch.complex128).resolve_conj()) if tensor.is_complex() else tensor.double()
 

@@ -16,9 +16,12 @@ import torch
 
 from mobopt.errors import InputError
 from mobopt.runtimes.bounds import DeclaredBounds, Range
+from mobopt.runtimes.cpu.memory_check import available_bytes
 
 _DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 _INTEGERS_BELOW = 10
+_MADE_BYTES = {True: 4, False: 8}
+"""Of an element when it is made, of a dtype that is floating or not."""
 _MOST_DIMENSIONS = 255
 SEED = 0
 
@@ -240,7 +243,10 @@ def _random(description: str, generator: torch.Generator) -> torch.Tensor:
         raise InputError(f"can't make {description!r}: the dtype is one of {', '.join(_DTYPES)}")
     dtype: torch.dtype = getattr(torch, dtype_name)
     high = 2 if dtype == torch.bool else _INTEGERS_BELOW
+    available, made = available_bytes(), math.prod(sizes) * _MADE_BYTES[dtype.is_floating_point]
     try:
+        if available is not None and made > available:  # some systems would promise it, and kill the process later
+            raise MemoryError
         if dtype.is_floating_point:
             return torch.randn(sizes, generator=generator).to(dtype)
         return torch.randint(high, sizes, generator=generator).to(dtype)

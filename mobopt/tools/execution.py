@@ -19,6 +19,7 @@ from mobopt.ir.arguments import bind_arguments
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.options import FallbackChoice, Precision, PrecisionChoice
 from mobopt.runtimes.cpu import Interpreter
+from mobopt.runtimes.cpu.memory_check import check_dense
 from mobopt.runtimes.cpu.precision import HalfInterpreter, PrecisionLoss
 from mobopt.runtimes.half_ranges import HALVES
 from mobopt.samples.agreement import compare
@@ -61,8 +62,15 @@ class Execution:
 
     @property
     def outputs(self) -> list[torch.Tensor]:
-        """The tensors of the result, in order."""
-        return list(leaves_of(self.result, torch.Tensor))
+        """The tensors of the result, in order.
+
+        Raises:
+            InputError: one is a view of more elements than there is memory.
+        """
+        tensors = list(leaves_of(self.result, torch.Tensor))
+        for tensor in tensors:
+            check_dense(tensor)
+        return tensors
 
     @property
     def median_seconds(self) -> float:

@@ -65,6 +65,20 @@ def check_operator(node: Node, kernel: Callable[..., Any], args: Sequence[Any], 
         )
 
 
+def check_dense(tensor: torch.Tensor) -> None:
+    """Refuse to read all elements of a view that has more of them than there is memory, as an expanded tensor may.
+
+    Raises:
+        InputError: it has.
+    """
+    available, needed = available_bytes(), tensor.numel() * tensor.itemsize
+    if available is not None and needed > max(available, _LEAST):
+        raise InputError(
+            f"a tensor of {list(tensor.shape)} takes {needed / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are "
+            "available; use a smaller model or smaller inputs"
+        )
+
+
 def _check(node: Node, args: Sequence[object], made: Sequence[tuple[Sequence[int], int]]) -> None:
     needed = _bytes(made)
     if needed < _LEAST or has_trait(node.qualified_op, Trait.VIEW):

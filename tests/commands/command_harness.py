@@ -15,6 +15,8 @@ from torch import nn
 
 Invoke = Callable[..., Result]
 """Runs a command, given as words, in an empty folder."""
+DEVICE = os.environ.get("MOBOPT_DEVICE", "llvmpipe")
+"""A part of the name of the device that tests use."""
 
 
 def make_model() -> nn.Module:

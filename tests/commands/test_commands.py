@@ -11,14 +11,12 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
-from command_harness import Invoke, assert_empty, assert_refused
+from command_harness import DEVICE, Invoke, assert_empty, assert_refused
 from torch import nn
 
 from mobopt.bundle import read_bundle
 from mobopt.commands.group import COMMANDS
 from mobopt.tools.demo_model import demo_model
-
-DRIVER = "llvmpipe"
 
 
 def test_help_names_every_command_and_imports_no_torch() -> None:
@@ -46,7 +44,7 @@ def test_convert_writes_what_run_gives_back(invoke: Invoke, files: Path, tmp_pat
     assert result.exit_code == 0, result.output
     assert "fold_batch_norm" in result.stdout
     assert "largest difference from the model" in result.stdout
-    result = invoke("run", name, "--input", files / "input.npy", "--output", "y.npy", "--device", DRIVER)
+    result = invoke("run", name, "--input", files / "input.npy", "--output", "y.npy", "--device", DEVICE)
     assert result.exit_code == 0, result.output
     numpy.testing.assert_allclose(numpy.load("y.npy"), numpy.load(files / "expected.npy"), rtol=1e-4, atol=1e-5)
     assert {path.name for path in tmp_path.iterdir()} == {name, "y.npy"}
@@ -60,7 +58,7 @@ def test_a_file_of_integers_for_a_cpu_runs_on_both(invoke: Invoke, files: Path) 
     assert result.exit_code == 0, result.output
     assert "with rounded weights it differs from the model by" in result.stdout
     expected = numpy.load(files / "expected.npy")
-    for device in ("cpu", DRIVER):
+    for device in ("cpu", DEVICE):
         result = invoke("run", "q.ptl", *inputs, "--output", "y.npy", "--device", device)
         assert result.exit_code == 0, result.output
         assert 0 < abs(numpy.load("y.npy") - expected).max() < 0.05 * abs(expected).max()
@@ -154,9 +152,9 @@ def test_a_result_that_differs_is_exit_code_1(
 
 
 def test_run_as_json(invoke: Invoke, files: Path) -> None:
-    options = ("--random", "1,3,5,5", "--repeat", 3, "--fallback", "error", "--device", DRIVER)
+    options = ("--random", "1,3,5,5", "--repeat", 3, "--fallback", "error", "--device", DEVICE)
     data = json.loads(invoke("run", files / "bundle.ptl", *options, "--json").stdout)
-    assert DRIVER in data["device"]
+    assert DEVICE in data["device"]
     assert len(data["call_ms"]) == 3 and data["dispatches"] > 0 and data["fallbacks"] == []
     assert data["outputs"] == [{"dtype": "float32", "shape": [1, 2]}]
     assert data["peak_bytes"] >= data["lower_bound_bytes"] > 0
@@ -204,14 +202,14 @@ def test_inspect(invoke: Invoke, files: Path) -> None:
 
 
 def test_devices(invoke: Invoke) -> None:
-    assert DRIVER in invoke("devices").stdout
+    assert DEVICE in invoke("devices").stdout
     data = json.loads(invoke("devices", "--json").stdout)
     assert [info["index"] for info in data] == list(range(len(data)))
     assert all(info["limits"]["max_storage_buffer_range"] > 0 for info in data)
 
 
 def test_demo(invoke: Invoke, tmp_path: Path) -> None:
-    result = invoke("demo", "--device", DRIVER, "--repeat", 1)
+    result = invoke("demo", "--device", DEVICE, "--repeat", 1)
     assert result.exit_code == 0, result.output
     for text in (
         "fold_batch_norm",

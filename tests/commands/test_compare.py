@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_harness import Invoke, assert_refused
+from command_harness import DEVICE, Invoke, assert_refused
 
 from mobopt.commands.terminal import print_json
 from mobopt.runtimes.vulkan.engine.device import Device
@@ -21,7 +21,7 @@ RANDOM = ("--random", "1,3,5,5")
 @pytest.fixture(autouse=True)
 def chosen_device(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device that tests use."""
-    monkeypatch.setenv("MOBOPT_DEVICE", os.environ.get("MOBOPT_DEVICE", "llvmpipe"))
+    monkeypatch.setenv("MOBOPT_DEVICE", DEVICE)
 
 
 def test_the_gpu_beside_the_cpu(invoke: Invoke, files: Path, tmp_path: Path) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 import torch
-from command_harness import Invoke, assert_refused
+from command_harness import DEVICE, Invoke, assert_refused
 from torch import nn
 from torch.utils import bundled_inputs
 
@@ -23,7 +22,7 @@ ROOFS = DeviceRoofs(1e10, 4e10, 5e-5)
 @pytest.fixture(autouse=True)
 def fixed_roofs(device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The device that tests use, with roofs that need no measuring."""
-    monkeypatch.setenv("MOBOPT_DEVICE", os.environ.get("MOBOPT_DEVICE", "llvmpipe"))
+    monkeypatch.setenv("MOBOPT_DEVICE", DEVICE)
     monkeypatch.setenv("MOBOPT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setattr(device_roofs, "measure_roofs", lambda device: ROOFS)
 

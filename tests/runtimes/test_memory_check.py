@@ -13,7 +13,9 @@ from mobopt.runtimes.cpu import memory_check
 from mobopt.runtimes.cpu.interpreter import Interpreter
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.program import VulkanProgram
+from mobopt.samples.agreement import compare
 from mobopt.samples.example_inputs import choose_inputs
+from mobopt.samples.inputs import random_inputs
 
 
 class Widened(nn.Module):
@@ -60,3 +62,29 @@ def test_results_of_given_inputs_that_do_not_fit(monkeypatch: pytest.MonkeyPatch
     program = program_from_script_module(torch.jit.script(Product()))
     with pytest.raises(InputError, match=r"aten::kron .*needs 4.0 GB .* and 1.0 GB are available"):
         Interpreter(program).run("forward", [torch.ones(31250), torch.ones(32000)])
+
+
+def test_views_that_no_memory_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where systems promise any memory, and kill who takes it."""
+    (tmp_path / "meminfo").write_text("MemAvailable:    1000000 kB\n")
+    monkeypatch.setattr(memory_check, "_MEMORY", tmp_path / "meminfo")
+    wide = torch.ones(3).expand(100_000_000, 3)
+    with pytest.raises(
+        InputError, match=r"a tensor of \[100000000, 3\] takes 1.2 GB of memory, and 1.0 GB are available"
+    ):
+        memory_check.check_dense(wide)
+    with pytest.raises(InputError, match=r"takes 1\.2 GB"):
+        compare(wide, wide)
+    memory_check.check_dense(wide[:80_000_000])
+    (tmp_path / "meminfo").write_text("MemAvailable:    0 kB\n")
+    memory_check.check_dense(torch.ones(3))  # what is small was made, whatever is said
+    (tmp_path / "meminfo").write_text("nothing of the kind")
+    memory_check.check_dense(wide)
+
+
+@pytest.mark.parametrize("shape", ["1,3,10000,10000", "1,3,10000,5000:int64", "1,3,10000,10000:float16"])
+def test_random_inputs_that_no_memory_holds(shape: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemAvailable:    1000000 kB\n")
+    monkeypatch.setattr(memory_check, "_MEMORY", tmp_path / "meminfo")
+    with pytest.raises(InputError, match=f"can't make '{shape}': it has [0-9,]* elements; use smaller sizes"):
+        random_inputs([shape])
