@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mobopt.commands.group import main
 from mobopt.errors import InputError
+from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.samples.inputs import InputOptions, array_of, files_of, random_inputs, read_inputs
 
 
@@ -87,7 +88,7 @@ def test_tensors_of_bfloat16(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_models_in_halves_from_the_command_line(tmp_path: Path, dtype: str) -> None:
+def test_models_in_halves_from_the_command_line(device: Device, tmp_path: Path, dtype: str) -> None:
     """They run, and are compared by what halves can be expected to give."""
     torch.manual_seed(2)
     model = torch.nn.Sequential(torch.nn.Linear(40, 64), torch.nn.GELU(), torch.nn.Linear(64, 10)).eval()
@@ -95,10 +96,10 @@ def test_models_in_halves_from_the_command_line(tmp_path: Path, dtype: str) -> N
     numpy.save(tmp_path / "x.npy", torch.randn(3, 40).numpy())
     given = ("--input", f"{tmp_path}/x.npy:{dtype}")
     for command in (
-        ("run", "--output", str(tmp_path / "y.npy"), "--device", "llvmpipe"),
-        ("compare", "--device-b", "llvmpipe"),
-        ("stress", "--replays", "3", "--variant", "halves-by-operator", "--device", "llvmpipe"),
-        ("bisect", "--device", "llvmpipe"),
+        ("run", "--output", str(tmp_path / "y.npy"), "--device", device.info.name),
+        ("compare", "--device-b", device.info.name),
+        ("stress", "--replays", "3", "--variant", "halves-by-operator", "--device", device.info.name),
+        ("bisect", "--device", device.info.name),
     ):
         result = CliRunner().invoke(main, [command[0], str(tmp_path / "net.pt"), *given, *command[1:]])
         assert result.exit_code == 0, result.output

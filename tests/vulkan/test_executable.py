@@ -261,7 +261,8 @@ def test_a_tensor_over_a_limit_is_named(device):
     exceeded = rf"conv, tensor features.0: {limit + 16} bytes.*max(StorageBufferRange|MemoryAllocationSize)"
     with pytest.raises(DeviceError, match=exceeded):
         Executable(device, stream)
-    texels = Stream([Dispatch("scale", (bind(huge, texel_words=1),), (1, 1, 1), 0, label="conv")])
+    large = DeviceTensor(Storage(4 * 65537), torch.float32, (65537,), (1,))
+    texels = Stream([Dispatch("scale", (bind(large, texel_words=1),), (1, 1, 1), 0, label="conv")])
     small = replace(device.info, limits=replace(device.info.limits, max_texel_buffer_elements=65536))
     with pytest.raises(DeviceError, match="maxTexelBufferElements"):
         executable_module.check_limits(small, texels)
