@@ -20,7 +20,7 @@ from mobopt.bundle.container import OLD_EXPORT_RECORD, ArchiveReader, BundleFile
 from mobopt.bundle.tensors import StorageLoader, rebuild_tensor
 from mobopt.bundle.unpickler import unpickle
 from mobopt.errors import BundleError
-from mobopt.frontends.exported.enums import dtype_of
+from mobopt.frontends.exported.enums import NARROW_FLOATS, dtype_of
 
 FORMAT_RECORD = "archive_format"
 _SCHEMA_MAJOR = 8
@@ -201,10 +201,12 @@ class ExportedArchive:
                 f"keeps {name!r} as a pickle, which could run any code: a tensor of a subclass or an object of "
                 "a custom class; export the model with plain tensors (of torchao: after unwrap_tensor_subclass(model))"
             )
-        dtype = dtype_of(described["dtype"])
+        narrow = NARROW_FLOATS.get(described["dtype"])
+        dtype = dtype_of(described["dtype"]) if narrow is None else torch.uint8
         path = str(meta["path_name"])
         entry = self._archive.find(f"{folder}/{path}")
         loader = self._storages.setdefault(folder, StorageLoader(self._archive, folder))
         sizes, strides = (tuple(size["as_int"] for size in described[key]) for key in ("sizes", "strides"))
         storage = loader.load(dtype, path, entry.size // dtype.itemsize)
-        return rebuild_tensor(storage, described["storage_offset"]["as_int"], sizes, strides, False)
+        tensor = rebuild_tensor(storage, described["storage_offset"]["as_int"], sizes, strides, False)
+        return tensor if narrow is None else tensor.view(narrow).float()

@@ -27,6 +27,13 @@ DTYPES = {
     13: torch.bfloat16,
 }
 """Those that are read, by number."""
+NARROW_FLOATS = {
+    29: torch.float8_e4m3fn,
+    30: torch.float8_e5m2,
+    31: torch.float8_e4m3fnuz,
+    32: torch.float8_e5m2fnuz,
+}
+"""Those of tensors that a program may hold, as float32 then, which has every one of their numbers."""
 _MEMORY_FORMATS = {1: 0, 2: 2, 3: 3, 4: 1}
 """Contiguous, channels last, channels last in three dimensions, preserve."""
 _STRIDED, _TORCHSCRIPTS_STRIDED = 7, 0
@@ -38,6 +45,11 @@ def dtype_of(number: Any) -> torch.dtype:
     Raises:
         BundleError: no model that is converted has tensors of it.
     """
+    if number in NARROW_FLOATS:
+        raise BundleError(
+            f"a tensor is computed as {NARROW_FLOATS[number]}, which is read of weights alone; round weights only, as "
+            "torchao's Float8WeightOnlyConfig does"
+        )
     if number not in DTYPES:
         raise BundleError(
             f"a tensor has the dtype of number {number!r}; {', '.join(map(str, SCALAR_NUMBERS))} are read"

@@ -16,6 +16,7 @@ from mobopt.bundle.builder import Allowance, GraphBuilder
 from mobopt.errors import BundleError, InputError, UnsupportedError
 from mobopt.frontends.exported.enums import DTYPES, dtype_of, layout, memory_format, scalar_type
 from mobopt.frontends.exported.quantization import TRANSLATIONS, ExportedCall
+from mobopt.frontends.exported.scaled_layers import restored
 from mobopt.ir import Graph, Value
 from mobopt.ir.facts import RANK, SIZES, TensorFacts, name_of
 from mobopt.ir.schemas import Argument, Schema, known_schema, resolve, schema_of
@@ -117,6 +118,8 @@ class NodeReader:
         values: what names stand for, in the graph that is being read.
         stored: tensors that the program holds and no call changes, by the values that read them.
         unrounded: integers that a call rounded, as the floats that they were.
+        filled: tensors that a call made, all of whose elements are one number.
+        kept: scales and zero points of blocks, as they broadcast beside what they were found of, and its sizes then.
     """
 
     def __init__(self, allowance: Allowance) -> None:
@@ -125,6 +128,8 @@ class NodeReader:
         self.values: dict[str, Value] = {}
         self.stored: dict[Value, torch.Tensor] = {}
         self.unrounded: dict[Value, Value] = {}
+        self.filled: dict[Value, int] = {}
+        self.kept: dict[Value, tuple[Value, list[int | Value]]] = {}
         self._described: Mapping[str, Any] = {}
 
     @property
@@ -224,7 +229,8 @@ class NodeReader:
             raise BundleError(f"{qualified} is called with {', '.join(unknown)}, which it does not take")
         if any(_is_number(arguments[index]) and schema.arguments[index].type == TENSOR for index in arguments):
             schema, arguments = self._for_numbers(schema, arguments)
-        self.bind(node["outputs"], self._called(schema, arguments, node["outputs"]))
+        made = self._called(schema, arguments, node["outputs"])
+        self.bind(node["outputs"], [restored(self, value) for value in made])
 
     def emit(self, name: str, *operands: Any) -> Value:
         """Append a call of an operator that makes one value.

@@ -36,10 +36,14 @@ class Reading(Protocol):
     Attributes:
         stored: tensors that the program holds and no call changes, by the values that read them.
         unrounded: integers that a call rounded, as the floats that they were.
+        filled: tensors that a call made, all of whose elements are one number.
+        kept: scales and zero points of blocks, as they broadcast beside what they were found of, and its sizes then.
     """
 
     stored: dict[Value, torch.Tensor]
     unrounded: dict[Value, Value]
+    filled: dict[Value, int]
+    kept: dict[Value, tuple[Value, list[int | Value]]]
 
     def emit(self, name: str, *operands: Any) -> Value:
         """Append a call of an operator, of values and plain Python values."""
@@ -108,6 +112,8 @@ class ExportedCall:
         value = self.value(name)
         if value is None or (value.is_constant and isinstance(value.constant, (int, float))):
             return None if value is None else value.constant
+        if value in self.reading.filled:
+            return self.reading.filled[value]
         if 0 in self.sizes(name):  # some exports have an empty tensor for no zero points
             return None
         return self.floats(name)
@@ -168,15 +174,15 @@ class _Blocks:
         reduced: list[int] = []
         sizes = [call.emit("aten::size.int", call.tensor(), i) if n is None else n for i, n in enumerate(known)]
         for size, block in zip(sizes, blocks, strict=True):
-            if block is None or block == size:
+            if block == 1:  # also of a dimension of one element
+                view.append(size)
+                kept.append(size)
+                counts.append(size)
+            elif block is None or block == size:
                 reduced.append(len(view))
                 view.append(size)
                 kept.append(1)
                 counts.append(1)
-            elif block == 1:
-                view.append(size)
-                kept.append(size)
-                counts.append(size)
             elif isinstance(size, int) and size % block == 0:
                 reduced.append(len(view) + 1)
                 view += [size // block, block]
@@ -198,7 +204,15 @@ class _Blocks:
         """A scale or zero point that broadcasts beside the view."""
         if not isinstance(parameter, Value) or call.sizes(name) == self.kept:
             return parameter
+        kept, sizes = call.reading.kept.get(call.tensor(name), (None, []))
+        if kept is not None and list(map(_known, sizes)) == list(map(_known, self.kept)):
+            return kept
         return call.emit("aten::reshape", parameter, self.kept)
+
+
+def _known(size: int | Value) -> int | None:
+    """A size; of open ones it is enough that both are: others would not broadcast."""
+    return size if isinstance(size, int) else None
 
 
 def _quantized(
@@ -252,13 +266,38 @@ def _stored_weight(call: ExportedCall, blocks: Sequence[Block], scale: str, zero
         return None
     assert integers is not None
     sizes = [size if block is None else block for size, block in zip(integers.shape, blocks, strict=True)]
-    counts = block_counts(integers.shape, sizes)
     low, high = _FOUR_BITS[integers.dtype]
     has_four = int(integers.min()) >= low and int(integers.max()) <= high and call.plain("quant_max", 127) <= high
-    points = None if zeros is None else zeros.float().reshape(counts)
-    weight = weight_of(integers, scales.float().reshape(counts), points, sizes, has_four)
+    return stored_weight(call.reading, source, integers, scales, zeros, sizes, has_four)
+
+
+def stored_weight(
+    reading: Reading,
+    source: Value,
+    integers: torch.Tensor,
+    scales: torch.Tensor,
+    zero_points: torch.Tensor | None,
+    block_size: list[int],
+    has_four_bits: bool = False,
+) -> Value | None:
+    """The floats of integers that a program holds; None if these are too few to stay as they are.
+
+    Args:
+        reading: what reads the program.
+        source: reads the integers.
+        integers: int8 or uint8.
+        scales: one for each block, in their order.
+        zero_points: likewise; None for 0.
+        block_size: elements that share a scale, for each dimension.
+        has_four_bits: whether the integers have 4 bits at most.
+    """
+    if not is_weight(integers):
+        return None
+    counts = block_counts(integers.shape, block_size)
+    points = None if zero_points is None else zero_points.float().reshape(counts)
+    weight = weight_of(integers, scales.float().reshape(counts), points, block_size, has_four_bits)
     _, *rest = weight.arguments
-    return call.emit(DEQUANTIZE, call.reading.weight(weight.values, source), *rest)
+    return reading.emit(DEQUANTIZE, reading.weight(weight.values, source), *rest)
 
 
 def _stored_parameter(call: ExportedCall, name: str) -> torch.Tensor | None:
@@ -346,16 +385,16 @@ def _dequantize_affine(call: ExportedCall) -> list[Value]:
     return [_dequantized(call, call.plain("block_size"), "scale", "zero_point", dtype)]
 
 
-def _extent(call: ExportedCall, x: Value, dims: list[int], keeps: bool) -> tuple[Value, Value]:
+def _extent(call: ExportedCall, x: Value, dims: list[int]) -> tuple[Value, Value]:
     """The least element or zero, the greatest or zero."""
     emit = call.emit
-    low, high = emit("aten::amin", x, dims, keeps), emit("aten::amax", x, dims, keeps)
+    low, high = emit("aten::amin", x, dims, True), emit("aten::amax", x, dims, True)
     return emit("aten::clamp", low, None, 0), emit("aten::clamp", high, 0, None)
 
 
-def _symmetric(call: ExportedCall, low: Value, high: Value, bounds: tuple[int, int], least: float) -> Value:
+def _symmetric(call: ExportedCall, x: Value, dims: list[int], bounds: tuple[int, int], least: float) -> Value:
     """Steps that reach as far below zero as above."""
-    largest = call.emit("aten::maximum", call.emit("aten::neg", low), high)
+    largest = call.emit("aten::amax", call.emit("aten::abs", x), dims, True)
     step = call.emit("aten::div.Scalar", largest, (bounds[1] - bounds[0]) / 2)
     return call.emit("aten::clamp", step, least, None)
 
@@ -380,8 +419,22 @@ def _point(call: ExportedCall, low: Value, step: Value, bounds: tuple[int, int])
     return call.emit("aten::clamp", point, *bounds)
 
 
-_STEPS = {"SYMMETRIC": _symmetric, "SYMMETRIC_NO_CLIPPING_ERR": _unclipped, "ASYMMETRIC": _asymmetric}
-"""By torchao's names of mapping types."""
+_KINDS = ("SYMMETRIC", "SYMMETRIC_NO_CLIPPING_ERR", "ASYMMETRIC")
+"""torchao's mapping types."""
+
+
+def _steps(
+    call: ExportedCall, kind: str, x: Value, dims: list[int], bounds: tuple[int, int], least: float
+) -> tuple[Value, Value | None]:
+    """Steps by which the dimensions that share one are rounded, which stay as dimensions of one element, and what
+    stands for zero; None where that is in the middle."""
+    if kind == "SYMMETRIC":
+        return _symmetric(call, x, dims, bounds, least), None
+    low, high = _extent(call, x, dims)
+    if kind == "SYMMETRIC_NO_CLIPPING_ERR":
+        return _unclipped(call, low, high, bounds, least), None
+    step = _asymmetric(call, low, high, bounds, least)
+    return step, _point(call, low, step, bounds)
 
 
 def _bounds(call: ExportedCall, dtype: torch.dtype) -> tuple[int, int]:
@@ -392,13 +445,33 @@ def _bounds(call: ExportedCall, dtype: torch.dtype) -> tuple[int, int]:
 def _chosen_for_tensor(call: ExportedCall, kind: str) -> list[Value]:
     dtype = call.dtype("dtype", torch.int8)
     bounds, dims = _bounds(call, dtype), list(range(len(call.sizes())))
-    low, high = _extent(call, call.floats(), dims, False)
-    step = call.emit("aten::reshape", _STEPS[kind](call, low, high, bounds, call.plain("eps")), [1])
-    if kind == "ASYMMETRIC":
-        point = _point(call, call.emit("aten::reshape", low, [1]), step, bounds)
-    else:
-        point = call.emit("aten::full_like", step, 128 if dtype == torch.uint8 else 0)
-    return [step, _integers(call, point, torch.int64)]
+    step, point = _steps(call, kind, call.floats(), dims, bounds, call.plain("eps"))
+    ones: list[int | Value] = [1] * len(dims)
+    scale = _given_out(call, step, [1], ones)
+    if point is None:
+        return [scale, _filled(call, scale, 128 if dtype == torch.uint8 else 0, torch.int64)]
+    return [scale, _given_out_integers(call, point, [1], ones, torch.int64)]
+
+
+def _given_out(call: ExportedCall, x: Value, sizes: list[int | Value], kept: list[int | Value]) -> Value:
+    """What is found of blocks, with the sizes that its operator gives it."""
+    given = call.emit("aten::reshape", x, sizes)
+    call.reading.kept[given] = x, kept
+    return given
+
+
+def _given_out_integers(
+    call: ExportedCall, x: Value, sizes: list[int | Value], kept: list[int | Value], dtype: torch.dtype
+) -> Value:
+    result = _integers(call, call.emit("aten::reshape", x, sizes), dtype)
+    call.reading.kept[result] = x, kept
+    return result
+
+
+def _filled(call: ExportedCall, like: Value, number: int, dtype: torch.dtype) -> Value:
+    result = call.emit("aten::full_like", like, number, SCALAR_NUMBERS[dtype])
+    call.reading.filled[result] = number
+    return result
 
 
 @_translates("quantized_decomposed::choose_qparams.tensor")
@@ -425,7 +498,7 @@ def _choose_qparams_per_token(call: ExportedCall) -> list[Value]:
 )
 def _choose_qparams_per_token_asymmetric(call: ExportedCall) -> list[Value]:
     emit, (lowest, highest) = call.emit, _XNNPACK_BOUNDS
-    low, high = _extent(call, call.floats(), [-1], True)
+    low, high = _extent(call, call.floats(), [-1])
     step = _asymmetric(call, low, high, _XNNPACK_BOUNDS, torch.finfo(torch.float32).eps)
     below, above = emit("aten::div.Tensor", low, step), emit("aten::div.Tensor", high, step)
     errors = emit("aten::add.Tensor", emit("aten::add.Scalar", below, lowest), emit("aten::add.Scalar", above, highest))
@@ -441,23 +514,23 @@ def _choose_qparams_per_token_asymmetric(call: ExportedCall) -> list[Value]:
 @_translates("torchao::choose_qparams_affine")
 def _choose_qparams_affine(call: ExportedCall) -> list[Value]:
     kind, keeps = call.plain("mapping_type"), call.plain("keepdim", False)
-    if kind not in _STEPS:
-        raise UnsupportedError(f"quantisation of the mapping type {kind!r}; {', '.join(_STEPS)} are read")
+    if kind not in _KINDS:
+        raise UnsupportedError(f"quantisation of the mapping type {kind!r}; {', '.join(_KINDS)} are read")
     bounds, blocks = _bounds(call, call.dtype("target_dtype", torch.int8)), call.plain("block_size")
     apart = _Blocks.of(call, blocks)
-    low, high = _extent(call, apart.apart(call, call.floats()), apart.reduced, keeps)
     dtype, _ = call.described()
     least = call.plain("eps", torch.finfo(dtype).smallest_normal)
-    step = _STEPS[kind](call, low, high, bounds, least)
-    if kind == "ASYMMETRIC":
-        point = _point(call, low, step, bounds)
+    step, point = _steps(call, kind, apart.apart(call, call.floats()), apart.reduced, bounds, least)
+    left = [size for number, size in enumerate(apart.kept) if number not in apart.reduced]
+    sizes = apart.counts if keeps else left
+    scale_type, point_type = call.dtype("scale_dtype", dtype), call.dtype("zero_point_dtype", torch.int32)
+    if scale_type == torch.float32:
+        scale = _given_out(call, step, sizes, apart.kept)
     else:
-        point = call.emit("aten::full_like", step, (bounds[0] + bounds[1] + 1) // 2)
-    if keeps and apart.view is not None:
-        step, point = (call.emit("aten::reshape", item, apart.counts) for item in (step, point))
-    scale_type = call.dtype("scale_dtype", dtype)
-    scale = step if scale_type == torch.float32 else call.emit("aten::to.dtype", step, SCALAR_NUMBERS[scale_type])
-    return [scale, _integers(call, point, call.dtype("zero_point_dtype", torch.int32))]
+        scale = call.emit("aten::to.dtype", call.emit("aten::reshape", step, sizes), SCALAR_NUMBERS[scale_type])
+    if point is None:
+        return [scale, _filled(call, scale, (bounds[0] + bounds[1] + 1) // 2, point_type)]
+    return [scale, _given_out_integers(call, point, sizes, apart.kept, point_type)]
 
 
 @_translates("export::access_subclass_inner_tensor")
