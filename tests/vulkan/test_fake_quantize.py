@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import textwrap
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from torch.nn import functional
 
 from mobopt.ir import Graph, parse_graph, print_graph, verify_graph
 from mobopt.ops.fake_quantize import fake_quantized
-from mobopt.runtimes.vulkan.compile.fake_quantize import find_fake_quantize
+from mobopt.runtimes.vulkan.compile.fake_quantize import drop_repeated, find_fake_quantize
 from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
+from mobopt.runtimes.vulkan.compile.views_after_steps import move_views_after_steps
 from mobopt.runtimes.vulkan.kernels.activation import IDENTITY, Activation, activation_of, clamp
 from mobopt.runtimes.vulkan.kernels.epilogue import folded_epilogue, parts_of
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
@@ -312,3 +314,170 @@ def test_numbers_at_the_edges(device: Any, inverse: str) -> None:
     fold_epilogues(graph)
     expected = fake_quantized(x, 2.0, -100, 155, None if inverse == "None" else 0.5)
     torch.testing.assert_close(run_graph(device, graph, [x, x])[0], expected, rtol=0, atol=0, equal_nan=True)
+
+
+STEPS = "mobopt::fake_quantize(#, 0.05, -120, 135, None)"
+
+
+def moved(*steps: str, sizes: str = "2, 6, 5, 7") -> Graph:
+    """A graph that rounds, and then does steps one after the other, each with the sizes that it gives."""
+    lines = [f"  %s0 : {F} = {STEPS.replace('#', '%x')}"]
+    for number, step in enumerate(steps):
+        op, _, given = step.partition(" -> ")
+        lines.append(f"  %s{number + 1} : Float({given or sizes}) = {op.replace('#', f'%s{number}')}")
+    body = "\n".join(lines)
+    return parse_graph(f"graph(%x : {F}, %z : {F}):\n{body}\n  return (%s{len(steps)})\n", {})
+
+
+RESHAPED, PERMUTED = "aten::reshape(#, [12, 35]) -> 12, 35", "aten::permute(#, [0, 2, 3, 1]) -> 2, 5, 7, 6"
+REPEATED = {
+    "at once": ([STEPS], 1),
+    "reshaped": ([RESHAPED, STEPS + " -> 12, 35"], 1),
+    "twice": ([PERMUTED, STEPS + " -> 2, 5, 7, 6", "aten::reshape(#, [70, 6]) -> 70, 6", STEPS + " -> 70, 6"], 1),
+    "a part": (["aten::slice.Tensor(#, 1, 1, 4, 1) -> 2, 3, 5, 7", STEPS + " -> 2, 3, 5, 7"], 1),
+    "wider bounds": (["mobopt::fake_quantize(#, 0.05, -128, 200, None)"], 1),
+    "limited": (["aten::relu(#)", "mobopt::fake_quantize(#, 0.05, 0, 135, None)"], 1),
+    "narrower bounds": (["mobopt::fake_quantize(#, 0.05, -100, 135, None)"], 2),
+    "without zero": (["aten::relu(#)", "mobopt::fake_quantize(#, 0.05, 3, 135, None)"], 2),
+    "another scale": (["mobopt::fake_quantize(#, 0.06, -120, 135, None)"], 2),
+    "computed with": (["aten::sigmoid(#)", STEPS], 2),
+    "joined with others": (["aten::cat([#, %z], 1) -> 2, 12, 5, 7", STEPS + " -> 2, 12, 5, 7"], 2),
+}
+
+
+@pytest.mark.parametrize("steps, left", REPEATED.values(), ids=REPEATED)
+def test_what_was_rounded_to_the_same_steps_is_not_again(device: Any, steps: list[str], left: int) -> None:
+    x, z = (8 * torch.randn(SIZES, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    before = run_graph(device, moved(*steps), [x, z])[0]
+    graph = moved(*steps)
+    drop_repeated(graph)
+    verify_graph(graph)
+    assert sum(node.op == "mobopt::fake_quantize" for node in graph.block.nodes) == left
+    assert torch.equal(run_graph(device, graph, [x, z])[0], before)
+
+
+def test_halves_between_are_other_numbers() -> None:
+    """Roundings to float16 give no multiples of the scale."""
+    graph = moved("aten::to.dtype(#, 5, False, False, None)", STEPS)
+    node = graph.block.nodes[1]
+    node.output.type = replace(node.output.tensor_type, dtype=torch.float16)
+    drop_repeated(graph)
+    assert sum(node.op == "mobopt::fake_quantize" for node in graph.block.nodes) == 2
+
+
+VIEWS = {
+    "a function": ([RESHAPED, 'aten::gelu(#, "none") -> 12, 35'], ["fake_quantize", "gelu", "reshape"]),
+    "several": (
+        [PERMUTED, "aten::reshape(#, [70, 6]) -> 70, 6", "aten::mul.Scalar(#, 0.3) -> 70, 6", STEPS + " -> 70, 6"],
+        ["fake_quantize", "mul", "fake_quantize", "permute", "reshape"],
+    ),
+    "divided": ([RESHAPED, "aten::div.Scalar(#, 3) -> 12, 35"], ["fake_quantize", "div", "reshape"]),
+    "a part": (
+        ["aten::slice.Tensor(#, 1, 1, 4, 1) -> 2, 3, 5, 7", "aten::relu(#) -> 2, 3, 5, 7"],
+        ["fake_quantize", "slice", "relu"],
+    ),
+    "a sum": ([PERMUTED, "aten::add.Scalar(#, 1, 1) -> 2, 5, 7, 6"], ["fake_quantize", "permute", "add"]),
+}
+
+
+@pytest.mark.parametrize("steps, order", VIEWS.values(), ids=VIEWS)
+def test_views_come_after_what_is_computed(device: Any, steps: list[str], order: list[str]) -> None:
+    x = 8 * torch.randn(SIZES, generator=torch.Generator().manual_seed(0))
+    before = run_graph(device, moved(*steps), [x, x])[0]
+    graph = moved(*steps)
+    move_views_after_steps(graph)
+    verify_graph(graph)
+    assert [node.op.partition("::")[2] for node in graph.block.nodes] == order
+    assert torch.equal(run_graph(device, graph, [x, x])[0], before)
+
+
+def test_views_that_others_read_stay() -> None:
+    graph = moved(RESHAPED, "aten::relu(#) -> 12, 35")
+    graph.block.returns.set_inputs([*graph.outputs, graph.block.nodes[1].output])
+    text = print_graph(graph)
+    move_views_after_steps(graph)
+    assert print_graph(graph) == text
+
+
+def test_views_of_models_that_round_nothing_stay() -> None:
+    graph = parse_graph(
+        f"graph(%x : {F}):\n  %v : Float(12, 35) = aten::reshape(%x, [12, 35])\n"
+        "  %y : Float(12, 35) = aten::relu(%v)\n  return (%y)\n",
+        {},
+    )
+    text = print_graph(graph)
+    move_views_after_steps(graph)
+    assert print_graph(graph) == text
+
+
+ROWS = {
+    "rounded": ["mobopt::fake_quantize(#, 2.0, -100, 155, 0.5)", "aten::add.Tensor(#, %b, 1)"],
+    "then again": [
+        *("mobopt::fake_quantize(#, 2.0, -100, 155, 0.5)", "aten::add.Tensor(%b, #, 1)"),
+        *("aten::relu(#)", "mobopt::fake_quantize(#, 4.0, -20, 30, None)"),
+    ],
+    "plain": ["aten::add.Tensor(#, %b, 1)", "aten::relu(#)"],
+}
+PRODUCTS = {
+    "linear": ("aten::linear(%x, %w, None)", (13, 30, 19)),
+    "a few rows": ("aten::linear(%x, %w, None)", (2, 30, 19)),
+    "mm": ("aten::mm(%x, %t)", (13, 30, 19)),
+    "whole vec4s": ("aten::linear(%x, %w, None)", (35, 64, 32)),
+}
+
+
+def graph_of_product(product: str, steps: list[str], sizes: tuple[int, int, int], row: Tensor) -> Graph:
+    (rows, inner, columns), generator = sizes, torch.Generator().manual_seed(2)
+    weight = torch.randint(-3, 4, (columns, inner), generator=generator).float()
+    made = f"Float({rows}, {columns})"
+    known = {"w": weight, "t": weight.t().contiguous(), "b": row}
+    lines = [
+        f"  %{name} : Float({', '.join(map(str, value.shape))}) = prim::Constant[value=<Tensor>]()"
+        for name, value in known.items()
+    ]
+    lines.append(f"  %s0 : {made} = {product}")
+    lines += [f"  %s{i + 1} : {made} = {step.replace('#', f'%s{i}')}" for i, step in enumerate(steps)]
+    body = "\n".join(lines)
+    return parse_graph(f"graph(%x : Float({rows}, {inner})):\n{body}\n  return (%s{len(steps)})\n", known)
+
+
+def check_rows(device: Any, product: str, sizes: tuple[int, int, int], chain: str) -> None:
+    (rows, inner, columns), generator = sizes, torch.Generator().manual_seed(3)
+    row = torch.randint(-9, 10, (columns,), generator=generator).float()
+    x = torch.randint(-5, 6, (rows, inner), generator=generator).float()
+    graph = graph_of_product(product, ROWS[chain], sizes, row)
+    expected = x @ graph.block.nodes[0].inputs[1].elements.reshape(-1, inner).t() if "linear" in product else None
+    if expected is None:
+        expected = x @ graph.block.nodes[0].inputs[1].elements
+    for node in list(graph.block.nodes)[1:]:
+        expected = expected + row if node.op == "aten::add" else applied_by_name(node, expected)
+    fold_epilogues(graph)
+    (node,) = graph.block.nodes
+    assert folded_epilogue(parts_of(node)) is not None
+    assert torch.equal(run_graph(device, graph, [x])[0], expected)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("chain", ROWS)
+def test_rows_that_are_added(device: Any, family: str, chain: str, name: str) -> None:  # noqa: F811
+    """Of whole numbers, to the last bit: a bias after a rounding, as static quantisation of ONNX has it."""
+    check_rows(device, *PRODUCTS[name], chain)
+
+
+@pytest.mark.parametrize("sizes", [(67, 61, 37), (197, 64, 32), (3, 61, 37)], ids=str)
+@pytest.mark.parametrize("chain", ROWS)
+def test_rows_that_are_added_by_matrix_units(
+    units: Any, monkeypatch: pytest.MonkeyPatch, chain: str, sizes: tuple[int, int, int]
+) -> None:
+    monkeypatch.setattr(units, "info", replace(units.info, kind="discrete"))
+    check_rows(units, "aten::linear(%x, %w, None)", sizes, chain)
+
+
+def test_rows_of_images_stay_sums() -> None:
+    """Convolutions read residuals by pixels."""
+    graph = graph_of(
+        "%c = aten::conv2d(%x, %w, None, [1, 1], [0, 0], [1, 1], 6)\n%y = aten::add.Tensor(%c, %row, 1)",
+        constants={"w": torch.ones(6, 1, 1, 1), "row": torch.ones(7)},
+    )
+    fold_epilogues(graph)
+    assert len(graph.block.nodes) == 2

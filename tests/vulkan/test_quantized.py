@@ -105,10 +105,25 @@ def test_groups_of_other_sizes(device: Any, family: str, bits: int, group: int) 
     check(device, "aten::linear", random(2, 3, 77, seed=1), weight, None)
 
 
-def test_groups_that_kernels_do_not_take_become_floats_first(device: Any) -> None:
+@pytest.mark.parametrize("is_small", [True, False])
+def test_groups_that_kernels_do_not_take_become_floats_first(
+    device: Any, monkeypatch: pytest.MonkeyPatch, is_small: bool
+) -> None:
+    """Ahead of time if they are few, else in each call."""
+    monkeypatch.setattr(compile_quantized, "_MEMORY_SHARE", 1 << 60)
+    monkeypatch.setattr(compile_quantized, "_MOST_EXPANDED", 19 * 77 if is_small else 0)
     weight = quantized(random(19, 77), 4, (1, 24))
     shaders = check(device, "aten::linear", random(3, 77, seed=1), weight, None)
-    assert shaders[0] == "dequantize" and not any("quantized" in name for name in shaders)
+    assert ("dequantize" in shaders) is not is_small and not any("quantized" in name for name in shaders)
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_what_is_added_is_floats_ahead_of_time(device: Any, monkeypatch: pytest.MonkeyPatch, is_small: bool) -> None:
+    monkeypatch.setattr(compile_quantized, "_MEMORY_SHARE", 1 << 60)
+    monkeypatch.setattr(compile_quantized, "_MOST_EXPANDED", 19 * 77 if is_small else 0)
+    weight = quantized(random(19, 77), 8, (19, 77))
+    shaders = check(device, "aten::mul.Tensor", random(3, 19, 77, seed=1), weight)
+    assert ("dequantize" in shaders) is not is_small
 
 
 def asymmetrical(bits: int, columns: int, inner: int, group: int, dtype: torch.dtype = torch.uint8) -> Quantized:
@@ -206,8 +221,7 @@ def test_many_rows_by_floats_give_the_same(units: Device, monkeypatch: pytest.Mo
 
 
 def test_a_weight_that_a_sum_reads_too_stays_one() -> None:
-    weight = quantized(random(6, 5, 3, 3), 8, (1, 5, 3, 3))
-    segment, _, _ = segment_of("aten::conv2d", random(1, 5, 7, 7), weight, None)
+    segment, _, _ = segment_of("aten::linear", random(3, 32), quantized(random(8, 32), 8, (1, 32)), None)
     graph = segment.graph
     floats = next(node.output for node in graph.block.nodes if node.op == DEQUANTIZE)
     doubled = graph.block.append(Node.call("aten::add.Tensor", (floats, floats, 1), [Value("", floats.type)]))
@@ -241,11 +255,21 @@ def test_convolutions_that_need_floats(
     assert ("dequantize" in shaders) is not is_small
 
 
-@pytest.mark.parametrize("bits, group", [(8, 37), (4, 32), (4, 37)])
-def test_tables_of_embeddings(device: Any, bits: int, group: int) -> None:
-    weight = quantized(random(50, 37), bits, (1, group))
-    shaders = check(device, "aten::embedding", weight, torch.tensor([[0, 49, 7], [3, 3, 21]], dtype=torch.int32))
-    assert shaders[-1] == "dequantize"
+@pytest.mark.parametrize("places", [[[0, 49, 7], [3, 3, 21]], [5, 0], [[49]], 7], ids=str)
+@pytest.mark.parametrize("bits, block", [(8, (1, 37)), (4, (1, 32)), (4, (1, 37)), (8, (50, 37)), (4, (50, 32))])
+def test_tables_of_embeddings(device: Any, bits: int, block: tuple[int, int], places: Any) -> None:
+    """The rows that are chosen become floats, also where all rows share a scale."""
+    weight = quantized(random(50, 37), bits, block)
+    shaders = check(device, "aten::embedding", weight, torch.tensor(places, dtype=torch.int32))
+    assert shaders[-1] == "dequantize" and len(shaders) <= 3
+
+
+def test_tables_with_a_zero_point(device: Any) -> None:
+    """As onnxruntime makes of one."""
+    integers = torch.randint(0, 256, (50, 37), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    table = Quantized(integers, torch.tensor([[0.03]]), torch.tensor([[117.0]]), (50, 37), 8, 37)
+    shaders = check(device, "aten::embedding", table, torch.tensor([[0, 49, 7]], dtype=torch.int32))
+    assert shaders[-1] == "dequantize" and len(shaders) <= 2
 
 
 def test_a_weight_that_two_layers_read() -> None:

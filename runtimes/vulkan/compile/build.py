@@ -20,7 +20,7 @@ from mobopt.runtimes.vulkan.compile.concatenation import Concatenation, find_con
 from mobopt.runtimes.vulkan.compile.declared_halves import DeclaredHalves, HalfChoice
 from mobopt.runtimes.vulkan.compile.decompose import decompose
 from mobopt.runtimes.vulkan.compile.extremes import join_extremes
-from mobopt.runtimes.vulkan.compile.fake_quantize import find_fake_quantize
+from mobopt.runtimes.vulkan.compile.fake_quantize import drop_repeated, find_fake_quantize
 from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
 from mobopt.runtimes.vulkan.compile.fusion_cached_attention import fold_cached_attention
 from mobopt.runtimes.vulkan.compile.fusion_depthwise import fold_expansions
@@ -47,6 +47,7 @@ from mobopt.runtimes.vulkan.compile.quantized import choose_rows_first, expand_w
 from mobopt.runtimes.vulkan.compile.simplify import simplify
 from mobopt.runtimes.vulkan.compile.tokens import add_before_joining
 from mobopt.runtimes.vulkan.compile.upsampling import convolve_before_upsampling
+from mobopt.runtimes.vulkan.compile.views_after_steps import move_views_after_steps
 from mobopt.runtimes.vulkan.compile.widening import HALVES_BY_OPERATOR, return_halves, widen_halves
 from mobopt.runtimes.vulkan.decompositions.registry import load_decompositions
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
@@ -150,6 +151,8 @@ def build_stream(
     simplify(graph)
     join_extremes(graph)
     find_fake_quantize(graph)
+    drop_repeated(graph)
+    move_views_after_steps(graph)
     find_normalizations(graph)
     find_activations(graph)
     fold_layer_scales(graph, constants, None if choice is None else choice.elements)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,10 +11,13 @@ import torch
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.rewriting import destroy_unread, made_only_for, make_instead
 from mobopt.ops.fake_quantize import FAKE_QUANTIZE
+from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.vulkan.compile.normalizations import known_number
 
 _MOST_STEPS = 8
 """From what is rounded to an integer to the product with the scale: zero points and bounds are between."""
+_GIVE_THE_GREATER = frozenset({"aten::relu", "aten::max_pool2d"})
+"""Operators whose results are elements of their argument, or zero."""
 _EXACT = 1 << 23
 """Up to where float32 has all integers, and sums of two of them."""
 
@@ -38,6 +41,58 @@ def find_fake_quantize(graph: Graph) -> None:
     for node in list(graph.block.nodes):
         if node.qualified_op == "aten::round" and node.output.dtype == torch.float32:
             _replace(node)
+
+
+def drop_repeated(graph: Graph) -> None:
+    """Leave out roundings of what was rounded to the same steps before, and only moved since.
+
+    Given:
+        %a : Float(2, 8) = mobopt::fake_quantize(%x, 0.05, -120, 135, None)
+        %b : Float(8, 2) = aten::t(%a)
+        %y : Float(8, 2) = mobopt::fake_quantize(%b, 0.05, -120, 135, None)
+    Result:
+        %a : Float(2, 8) = mobopt::fake_quantize(%x, 0.05, -120, 135, None)
+        %y : Float(8, 2) = aten::t(%a)
+    """
+    rounded: dict[Value, _Steps] = {}
+    for node in list(graph.block.nodes):
+        if len(node.outputs) != 1 or node.output.dtype != torch.float32:
+            continue
+        given = [rounded.get(value) for value in node.inputs if value.dtype.is_floating_point]
+        found: _Steps | None = None
+        if node.op == FAKE_QUANTIZE:
+            found = _Steps(*node.args[1:4])
+            if given[0] is not None and given[0].are_among(found):
+                node.output.replace_all_uses_with(node.args[0])
+                destroy_unread(node)
+                continue
+        elif given and (has_trait(node.qualified_op, Trait.MOVES_ELEMENTS) or node.op in _GIVE_THE_GREATER):
+            found = _Steps.of_all(given)
+            if found is not None and node.op == "aten::relu":
+                found = _Steps(found.scale, max(found.low, 0), max(found.high, 0))
+        if found is not None:
+            rounded[node.output] = found
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Multiples of a scale, between bounds; zero may be one besides."""
+
+    scale: float
+    low: int
+    high: int
+
+    def are_among(self, others: _Steps) -> bool:
+        """Whether a rounding to other steps leaves these as they are."""
+        return self.scale == others.scale and others.low <= min(self.low, 0) and max(self.high, 0) <= others.high
+
+    @staticmethod
+    def of_all(given: Sequence[_Steps | None]) -> _Steps | None:
+        """What tensors are made of together; None if they have different scales, or one has none."""
+        known = [steps for steps in given if steps is not None]
+        if len(known) < len(given) or len({steps.scale for steps in known}) != 1:
+            return None
+        return _Steps(known[0].scale, min(steps.low for steps in known), max(steps.high for steps in known))
 
 
 def _replace(rounding: Node) -> None:

@@ -16,7 +16,14 @@ from mobopt.runtimes.vulkan.kernels.activation import activation_of
 from mobopt.runtimes.vulkan.kernels.epilogue import EPILOGUE, PRODUCT, added_operands, folded_epilogue, parts_of
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.lowerings.convolution import convolution
-from mobopt.runtimes.vulkan.lowerings.matmul import added_product, linear, linear_context, product, takes_residual
+from mobopt.runtimes.vulkan.lowerings.matmul import (
+    added_product,
+    linear,
+    linear_context,
+    product,
+    takes_residual,
+    takes_rows,
+)
 from mobopt.runtimes.vulkan.lowerings.registry import (
     LoweringResult,
     lower_supported,
@@ -56,7 +63,7 @@ def _fold(node: Node, on_host: Container[Node]) -> None:
 
 def _sources(node: Node) -> list[Value]:
     """Tensors that a product may make for a node to be folded into it; none if the node is of another kind."""
-    return [node.args[0]] if activation_of(node) is not None else added_operands(node)
+    return [node.args[0]] if activation_of(node) is not None else added_operands(node, rows=True)
 
 
 def _takes_epilogue(node: Node) -> bool:
@@ -73,6 +80,8 @@ def _has_room(parts: list[Node], node: Node, source: Value) -> bool:
     if whole is None:
         return False
     is_simple = not rounds and whole.residual is None and whole.after.is_identity
+    if whole.residual is not None and whole.residual.sizes != source.sizes:
+        return not rounds and takes_rows(parts[0]) and takes_residual(parts[0])
     return is_simple or takes_residual(parts[0])
 
 

@@ -7,6 +7,8 @@ import math
 from collections.abc import Container
 from typing import Any
 
+import torch
+
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.nests import map_leaves
 from mobopt.ir.rewriting import destroy_unread, enclose, replace_call
@@ -90,8 +92,9 @@ def _twin(node: Node) -> Node:
 
 
 def expand_weights(graph: Graph, device: DeviceInfo, constants: ConstantStore) -> None:
-    """Make floats of weights of few bits ahead of time: of convolutions' small ones that no kernel reads as they are,
-    and, if the device has room for them, of all whose layers are faster by floats.
+    """Make floats of constants of few bits ahead of time: of small ones that no kernel reads as they are, as weights of
+    convolutions and what is added to an activation may be, and, if the device has room for them, of all whose readers
+    are faster by floats.
 
     Given:
         %w : Float(8, 1, 3, 3) = mobopt::dequantize(%integers, %scales, None, [1, 1, 3, 3], 8, 3)
@@ -113,7 +116,7 @@ def expand_weights(graph: Graph, device: DeviceInfo, constants: ConstantStore) -
 
 
 def _better_as_floats(node: Node, device: DeviceInfo) -> Quantized | None:
-    """What a node makes floats of, if nothing reads these but layers that are faster by floats."""
+    """What a node makes floats of, if nothing reads these but what is faster by floats."""
     weight = Quantized.of(node.output) if node.qualified_op == DEQUANTIZE else None
     if weight is None or not node.output.uses:
         return None
@@ -124,8 +127,12 @@ def _better_as_floats(node: Node, device: DeviceInfo) -> Quantized | None:
 def _is_faster_by_floats(node: Node, weight: Value, device: DeviceInfo) -> bool:
     if has_trait(node.qualified_op, Trait.CONVOLUTION):
         return True
+    if node.qualified_op == "aten::embedding":
+        return False
     is_layer = node.qualified_op == "aten::linear" and node["weight"] is weight and node["input"] is not weight
-    return is_layer and splits(device) and math.prod(node["input"].sizes[:-1]) >= _MANY_ROWS
+    if is_layer and splits(device) and math.prod(node["input"].sizes[:-1]) >= _MANY_ROWS:
+        return True
+    return not takes_quantized(node)
 
 
 def choose_rows_first(graph: Graph) -> None:
@@ -144,9 +151,14 @@ def choose_rows_first(graph: Graph) -> None:
             _choose_rows(node)
 
 
+def _of_rank(alike: torch.Tensor | None, rank: int) -> Value | None:
+    """What all rows have in common, beside some of another rank."""
+    return None if alike is None else Value.of_elements(alike.reshape(*[1] * (rank - 1), -1))
+
+
 def _choose_rows(node: Node) -> None:
     table = Quantized.of(node["weight"])
-    if table is None or table.block_size[0] != 1:
+    if table is None or not (table.block_size[0] == 1 or table.scales.shape[0] == 1):
         return
     maker = node["weight"].producer
     places = node["indices"].sizes
@@ -158,8 +170,11 @@ def _choose_rows(node: Node) -> None:
         call.insert_before(node)
         return chosen
 
-    tensors = map_leaves(maker.args[:3], Value, rows_of)
-    blocks = [*[1] * len(places), table.block_size[1]]
-    replace_call(node, DEQUANTIZE, (*tensors, blocks, *maker.args[4:]))
+    if table.block_size[0] == 1:
+        chosen, blocks = map_leaves(maker.args[:3], Value, rows_of), [1] * len(places)
+    else:
+        alike = [_of_rank(part, len(places) + 1) for part in (table.scales, table.zero_points)]
+        chosen, blocks = (rows_of(maker.args[0]), *alike), [max(size, 1) for size in places]
+    replace_call(node, DEQUANTIZE, (*chosen, [*blocks, table.block_size[1]], *maker.args[4:]))
     if not maker.output.is_used:
         maker.destroy()

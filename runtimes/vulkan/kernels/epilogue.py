@@ -26,7 +26,8 @@ EPILOGUE = "epilogue"
 
 @dataclass(frozen=True, eq=False)
 class Epilogue:
-    """``after(before(sum + bias) + residual)``; the residual has the sizes of the result, or there is none.
+    """``after(before(sum + bias) + residual)``; the residual has the sizes of the result, or is a row that is known
+    (of a linear layer or a matrix product), or there is none.
 
     Where vec4s of columns of gates and of what passes them take turns, it is ``before(gate + bias) * (passing + bias)``
     of half as many columns, and nothing else.
@@ -57,7 +58,7 @@ class Epilogue:
             return None
         activation = activation_of(node)
         if activation is None:
-            others = [operand for operand in added_operands(node) if operand is not source]
+            others = [operand for operand in added_operands(node, rows=True) if operand is not source]
             has_room = self.residual is None and self.after.is_identity
             return replace(self, residual=others[0]) if others and has_room else None
         before, after = self.before.followed_by(activation), self.after.followed_by(activation)
@@ -117,11 +118,17 @@ def _own_epilogue(call: Node) -> Epilogue:
     return Epilogue()
 
 
-def added_operands(node: Node) -> list[Value]:
-    """The operands of a plain sum of two different tensors of one kind, last first; none for any other node."""
+def added_operands(node: Node, *, rows: bool = False) -> list[Value]:
+    """The operands of a plain sum of two different tensors of one kind, last first; none for any other node. With
+    ``rows`` one of them may be a row that is known, which is added to each row of the other."""
     if node.qualified_op not in ("aten::add.Tensor", "aten::add_.Tensor") or node["alpha"] != 1:
         return []
     left, right = node.args[:2]
-    if not isinstance(right, Value) or left.sizes != right.sizes or left.dtype != right.dtype or left is right:
+    if not isinstance(right, Value) or left.dtype != right.dtype or left is right:
         return []
-    return [right, left]
+    is_alike = left.sizes == right.sizes
+    return [right, left] if is_alike or (rows and (_is_row_of(left, right) or _is_row_of(right, left))) else []
+
+
+def _is_row_of(row: Value, tensor: Value) -> bool:
+    return row.elements is not None and tensor.rank > 1 and row.sizes == tensor.sizes[-1:]

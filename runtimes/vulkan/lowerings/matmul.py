@@ -12,6 +12,7 @@ from mobopt.ir.rewriting import passing_call
 from mobopt.ir.schemas import argument_names
 from mobopt.ops.contexts import LinearPackedContext
 from mobopt.ops.quantized import Quantized
+from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.activation import Activation
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import constant_ref
@@ -98,8 +99,7 @@ def product(plan: Plan, call: Node) -> DeviceTensor:
     """The product of two tensors by ``torch.matmul``'s rules."""
     left, right = call.args[:2]
     epilogue = epilogue_of(call)
-    residual = None if epilogue.residual is None else plan.tensor(epilogue.residual)
-    return _matmul(plan, left, right, call.output, epilogue, None, residual)
+    return _matmul(plan, left, right, call.output, epilogue, None, _residual(plan, call, epilogue))
 
 
 @lowers("aten::addmm", "aten::baddbmm", "aten::addmv", "aten::addbmm", check=lambda call: check_addition(call))
@@ -109,7 +109,7 @@ def added_product(plan: Plan, call: Node) -> DeviceTensor:
     beta, alpha = float(call["beta"]), float(call["alpha"])
     epilogue = epilogue_of(call)
     if alpha == 1 and addend.elements is not None and _is_row(addend, call.output.sizes):
-        residual = None if epilogue.residual is None else plan.tensor(epilogue.residual)
+        residual = _residual(plan, call, epilogue)
         bias = bias_vector(plan, addend.elements.reshape(-1).expand(call.output.sizes[-1]), beta) if beta else None
         return _matmul(plan, left, right, call.output, epilogue, bias, residual)
     assert epilogue.residual is None
@@ -127,6 +127,16 @@ def check_addition(call: Node) -> str | None:
     if call.qualified_op == "aten::addbmm":
         return "the sum over a batch of products is not computed"
     return check_product(call)
+
+
+def _residual(plan: Plan, call: Node, epilogue: Epilogue) -> DeviceTensor | None:
+    """What is added to a product, with the product's sizes."""
+    return None if epilogue.residual is None else expanded(plan.tensor(epilogue.residual), call.output.sizes)
+
+
+def takes_rows(call: Node) -> bool:
+    """Whether the residual of a product may be a row that is known: not of one whose result is a vector."""
+    return not has_trait(call.qualified_op, Trait.CONVOLUTION) and call.output.rank > 1
 
 
 def takes_residual(call: Node) -> bool:
@@ -209,7 +219,7 @@ def _layer(
     """A linear layer: ``source @ matrix + bias``, with the call's epilogue; ``quantized`` is a matrix of few bits,
     transposed."""
     epilogue = epilogue_of(call)
-    residual = None if epilogue.residual is None else plan.tensor(epilogue.residual)
+    residual = _residual(plan, call, epilogue)
     maker = source.producer
     if maker is not None and is_folded(maker, call):
         found = NormalizedInput.of(source)

@@ -16,6 +16,7 @@ from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.activation import IDENTITY, Activation, activation_of
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import CONVOLUTIONS, convolution_of
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue, folded_epilogue
+from mobopt.runtimes.vulkan.kernels.geometry import expanded
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.row_layers import RowLayersOperands, append_row_layers
 from mobopt.runtimes.vulkan.kernels.weight_packing import bias_vector, matrix_weights
@@ -112,7 +113,7 @@ def row_layers_of(plan: Plan, parts: Sequence[Node], output: Value) -> RowLayers
     assert first is not None and second is not None and between is not None and epilogue is not None
     sizes = _columns_last(output.sizes) if second.of_images else output.sizes
     result = plan.own_result(output, sizes, row_strides(sizes))
-    residual = None if epilogue.residual is None else _rows(plan, epilogue.residual, second.of_images)
+    residual = None if epilogue.residual is None else _rows(plan, epilogue.residual, second.of_images, output.sizes)
     factors = [matrix_weights(plan, layer.matrix, _sizes(layer)) for layer in (first, second)]
     biases = [None if layer.bias is None else bias_vector(plan, layer.bias) for layer in (first, second)]
     target = rows_of_batches(plan, _with_rows(result), 0)
@@ -141,9 +142,9 @@ def _columns_last(numbers: Sequence[int]) -> tuple[int, ...]:
     return (numbers[0], *numbers[2:], numbers[1])
 
 
-def _rows(plan: Plan, value: Value, of_images: bool) -> DeviceTensor:
-    """A tensor, or a copy of it, as (1, rows, columns)."""
-    tensor = plan.tensor(value)
+def _rows(plan: Plan, value: Value, of_images: bool, sizes: Sequence[int] | None = None) -> DeviceTensor:
+    """A tensor, perhaps expanded to other sizes, or a copy of it, as (1, rows, columns)."""
+    tensor = plan.tensor(value) if sizes is None else expanded(plan.tensor(value), sizes)
     if of_images:
         tensor = tensor.view(_columns_last(tensor.sizes), _columns_last(tensor.strides))
     return rows_of_batches(plan, _with_rows(tensor), 0)
