@@ -376,7 +376,19 @@ VIEWS = {
         ["aten::slice.Tensor(#, 1, 1, 4, 1) -> 2, 3, 5, 7", "aten::relu(#) -> 2, 3, 5, 7"],
         ["fake_quantize", "slice", "relu"],
     ),
-    "a sum": ([PERMUTED, "aten::add.Scalar(#, 1, 1) -> 2, 5, 7, 6"], ["fake_quantize", "permute", "add"]),
+    "a sum with a number": ([PERMUTED, "aten::add.Scalar(#, 1, 1) -> 2, 5, 7, 6"], ["fake_quantize", "permute", "add"]),
+    "a sum": (
+        ["aten::reshape(#, [2, 6, 5, 7])", "aten::add.Tensor(%z, #, 1)", STEPS],
+        ["fake_quantize", "reshape", "add", "fake_quantize", "reshape"],
+    ),
+    "a sum of views": (
+        [RESHAPED, "aten::reshape(#, [2, 6, 5, 7])", "aten::add.Tensor(#, %z, 1)"],
+        ["fake_quantize", "reshape", "reshape", "add"],
+    ),
+    "a sum in another order": (
+        ["aten::transpose.int(#, 2, 3) -> 2, 6, 7, 5", "aten::transpose.int(#, 2, 3)", "aten::add.Tensor(#, %z, 1)"],
+        ["fake_quantize", "transpose", "transpose", "add"],
+    ),
 }
 
 
@@ -389,6 +401,25 @@ def test_views_come_after_what_is_computed(device: Any, steps: list[str], order:
     verify_graph(graph)
     assert [node.op.partition("::")[2] for node in graph.block.nodes] == order
     assert torch.equal(run_graph(device, graph, [x, x])[0], before)
+
+
+def test_two_views_of_what_was_rounded_are_added(device: Any) -> None:
+    """One of them is exchanged, once."""
+    lines = [
+        f"  %a : {F} = mobopt::fake_quantize(%x, 0.05, -120, 135, None)",
+        f"  %b : {F} = mobopt::fake_quantize(%z, 0.05, -120, 135, None)",
+        "  %c : Float(12, 35) = aten::reshape(%a, [12, 35])",
+        "  %d : Float(12, 35) = aten::reshape(%b, [12, 35])",
+        "  %y : Float(12, 35) = aten::add.Tensor(%c, %d, 1)",
+    ]
+    text = f"graph(%x : {F}, %z : {F}):\n" + "\n".join(lines) + "\n  return (%y)\n"
+    x, z = (8 * torch.randn(SIZES, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    before = run_graph(device, parse_graph(text, {}), [x, z])[0]
+    graph = parse_graph(text, {})
+    move_views_after_steps(graph)
+    verify_graph(graph)
+    assert [node.op.partition("::")[2] for node in graph.block.nodes][-2:] == ["add", "reshape"]
+    assert torch.equal(run_graph(device, graph, [x, z])[0], before)
 
 
 def test_views_that_others_read_stay() -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.rewriting import destroy_unread
 from mobopt.ops.fake_quantize import FAKE_QUANTIZE
 from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.vulkan.compile.normalizations import known_number
 from mobopt.runtimes.vulkan.kernels.activation import activation_of
+from mobopt.runtimes.vulkan.kernels.epilogue import added_operands
 
 
 def move_views_after_steps(graph: Graph) -> None:
-    """Exchange views of all elements with what is computed of each of them, in models that round their activations.
+    """Exchange views of all elements with what is computed of each of them, and with a sum of what was rounded and
+    another tensor, in models that round their activations.
 
     Given:
         %a : Float(1, 6, 8) = mobopt::fake_quantize(%x, 0.05, -120, 135, None)
@@ -21,6 +25,15 @@ def move_views_after_steps(graph: Graph) -> None:
         %a : Float(1, 6, 8) = mobopt::fake_quantize(%x, 0.05, -120, 135, None)
         %c : Float(1, 6, 8) = aten::gelu(%a, "none")
         %y : Float(6, 8) = aten::reshape(%c, [6, 8])
+    Given:
+        %a : Float(6, 8) = mobopt::fake_quantize(%x, 0.05, -120, 135, None)
+        %b : Float(1, 6, 8) = aten::reshape(%a, [1, 6, 8])
+        %y : Float(1, 6, 8) = aten::add.Tensor(%z, %b, 1)
+    Result:
+        %a : Float(6, 8) = mobopt::fake_quantize(%x, 0.05, -120, 135, None)
+        %c : Float(6, 8) = aten::reshape(%z, [6, 8])
+        %d : Float(6, 8) = aten::add.Tensor(%c, %a, 1)
+        %y : Float(1, 6, 8) = aten::reshape(%d, [1, 6, 8])
 
     What such models are exported from has views between a layer and its rounding.
     """
@@ -30,18 +43,37 @@ def move_views_after_steps(graph: Graph) -> None:
         step: Node | None = node
         while step is not None:
             step = _before_its_view(step)
+        if node.block is not None:
+            _sum_before_a_view(node)
 
 
 def _before_its_view(node: Node) -> Node | None:
     """Let a node read what its operand is a view of; gives the node that does so now."""
     place = _operand_of(node)
-    source = None if place is None else node.args[place]
-    view = source.producer if isinstance(source, Value) and len(source.uses) == 1 else None
-    if place is None or view is None or not _shows_all(view):
+    view = None if place is None else _view_of_all(node.args[place])
+    if place is None or view is None:
         return None
-    whole = view.args[0]
-    made = Value("", whole.type)
-    args = (*node.args[:place], whole, *node.args[place + 1 :])
+    return _exchanged(node, view, (*node.args[:place], view.args[0], *node.args[place + 1 :]))
+
+
+def _sum_before_a_view(node: Node) -> None:
+    """The same of a sum of what was rounded, in another shape, and of a tensor that has this shape then."""
+    for value, other in zip(added := added_operands(node), reversed(added), strict=True):
+        view = _view_of_all(value)
+        if view is None or not has_trait(view.qualified_op, Trait.KEEPS_ORDER):
+            continue
+        whole = view.args[0]
+        if whole.producer is None or whole.producer.op != FAKE_QUANTIZE:
+            continue
+        call = ("aten::reshape", (other, list(whole.sizes)), [Value("", whole.type)], view.origin)
+        reshaped = Node.call(*call).insert_before(node).output
+        _exchanged(node, view, (whole, reshaped, 1))
+        return
+
+
+def _exchanged(node: Node, view: Node, args: tuple[Any, ...]) -> Node:
+    """A node's operator on other arguments, of which the view shows what the node made."""
+    made = Value("", view.args[0].type)
     step = Node.call(node.qualified_op, args, [made], node.origin).insert_before(node)
     seen = Node.call(view.qualified_op, (made, *view.args[1:]), [Value("", node.output.type)], view.origin)
     node.output.replace_all_uses_with(seen.insert_before(node).output)
@@ -71,10 +103,12 @@ def _keeps_type(node: Node, place: int) -> bool:
     return isinstance(operand, Value) and operand.tensor_type == node.output.tensor_type
 
 
-def _shows_all(view: Node) -> bool:
-    """Whether a node shows every element of its only tensor once."""
-    if len(view.outputs) != 1 or len(view.inputs) != 1 or not isinstance(view.args[0], Value):
-        return False
+def _view_of_all(value: Any) -> Node | None:
+    """What makes a value that is read once, if it shows every element of its only tensor once."""
+    view = value.producer if isinstance(value, Value) and len(value.uses) == 1 else None
+    if view is None or len(view.outputs) != 1 or len(view.inputs) != 1 or not isinstance(view.args[0], Value):
+        return None
     traits = all(has_trait(view.qualified_op, trait) for trait in (Trait.MOVES_ELEMENTS, Trait.DISTINCT))
     source = view.args[0]
-    return traits and source.numel == view.output.numel and source.dtype == view.output.dtype
+    shows_all = traits and source.numel == view.output.numel and source.dtype == view.output.dtype
+    return view if shows_all else None
