@@ -139,7 +139,7 @@ def _waiting(limit: int) -> str:
 def _why_waiting(share: float, limit: int, is_right: bool) -> str:
     if not is_right:
         return ": with counters results were wrong, or waited for in vain, on this device"
-    return f": stretches of networks take {1 - share:.0%} less time than with barriers" if limit else ""
+    return f": stretches of networks take {share:.0%} of their time with barriers" if limit else ""
 
 
 def _print_chains(found: Tuned) -> None:

@@ -261,12 +261,12 @@ def chains_tuning(after: int, **changes: bool) -> result.ChainsTuning:
     [
         (
             chains_tuning(10),
-            "by counters up to 10 workgroups a core, as before: stretches of networks take 20% less",
+            "by counters up to 10 workgroups a core, as before: stretches of networks take 80% of",
             "by counters up to 10 ",
         ),
         (
             chains_tuning(2),
-            "by counters up to 2 workgroups a core, from now on: stretches of networks take 10% less",
+            "by counters up to 2 workgroups a core, from now on: stretches of networks take 90% of",
             "by counters up to 2 ",
         ),
         (chains_tuning(0), "by barriers, from now on\n", "by barriers\n"),

@@ -504,6 +504,35 @@ def test_rows_that_are_added_by_matrix_units(
     check_rows(units, "aten::linear(%x, %w, None)", sizes, chain)
 
 
+@pytest.mark.parametrize(
+    "product, left, right",
+    [
+        ("aten::linear(%x, %w, None)", (2, 5, 30), (19, 30)),
+        ("aten::bmm(%x, %w)", (3, 5, 30), (3, 30, 19)),
+        ("aten::matmul(%x, %w)", (2, 3, 7, 12), (2, 3, 12, 8)),
+    ],
+)
+def test_rows_that_are_added_to_batches(device: Any, family: str, product: str, left: Any, right: Any) -> None:  # noqa: F811
+    generator = torch.Generator().manual_seed(4)
+    x, w = (torch.randint(-5, 6, sizes, generator=generator).float() for sizes in (left, right))
+    sums = functional.linear(x, w) if "linear" in product else x @ w
+    row = torch.arange(sums.shape[-1]).float() - 4
+
+    def type_of(value: Tensor) -> str:
+        return f"Float({', '.join(map(str, value.shape))})"
+
+    known = {"row": row, "w": w} if "linear" in product else {"row": row}
+    lines = [f"  %{name} : {type_of(value)} = prim::Constant[value=<Tensor>]()" for name, value in known.items()]
+    steps = {"p": product, "c": "aten::clamp(%p, -99, 99)", "y": "aten::add.Tensor(%c, %row, 1)"}
+    lines += [f"  %{name} : {type_of(sums)} = {step}" for name, step in steps.items()]
+    given = {"x": x} if "linear" in product else {"x": x, "w": w}
+    head = ", ".join(f"%{name} : {type_of(value)}" for name, value in given.items())
+    graph = parse_graph(f"graph({head}):\n" + "\n".join(lines) + "\n  return (%y)\n", known)
+    fold_epilogues(graph)
+    assert len(graph.block.nodes) == 1
+    assert torch.equal(run_graph(device, graph, list(given.values()))[0], sums.clamp(-99, 99) + row)
+
+
 def test_rows_of_images_stay_sums() -> None:
     """Convolutions read residuals by pixels."""
     graph = graph_of(

@@ -21,6 +21,7 @@ from mobopt.ops.quantized import DEQUANTIZE, Quantized, quantized
 from mobopt.optimizer import optimize
 from mobopt.options import PrecisionChoice, Settings
 from mobopt.runtimes.segment import Segment
+from mobopt.runtimes.vulkan.compile import quantized as compile_quantized
 from mobopt.runtimes.vulkan.compile.build import build_stream
 from mobopt.runtimes.vulkan.engine import executable as executable_module
 from mobopt.runtimes.vulkan.engine.chains import may_chain
@@ -155,13 +156,18 @@ def test_what_is_not_finite_stays_in_its_column(gpu: Device) -> None:
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
-def test_groups_that_kernels_do_not_take(gpu: Device) -> None:
-    """They become floats first, which no constants are."""
+@pytest.mark.parametrize("ahead_of_time", [True, False])
+def test_groups_that_kernels_do_not_take(gpu: Device, monkeypatch: pytest.MonkeyPatch, ahead_of_time: bool) -> None:
+    """They become floats: constants, or such as a call makes, which are no weights of gates."""
+    monkeypatch.setattr(compile_quantized, "_MEMORY_SHARE", 1 << 60)
+    monkeypatch.setattr(compile_quantized, "_MOST_EXPANDED", 1 << 20 if ahead_of_time else 0)
     gate, passing = (quantized(floats(20, 72, seed=seed), 4, (1, 24)) for seed in (2, 3))
     segment, expected = segment_of(x := floats(2, 72), gate, passing, None)
     stream = build_stream(segment, gpu.info, ConstantStore()).stream
     names = [step.shader for step in stream.operations if isinstance(step, Dispatch)]
-    assert names == ["dequantize", *names[1:-1], "pointwise_2_1"] and names.count("dequantize") == 1
+    called = ["dequantize", *names[1:-1], "pointwise_2_1"]
+    assert names == (["product_rows"] if ahead_of_time else called)
+    assert names.count("dequantize") == (0 if ahead_of_time else 1)
     executable = Executable(gpu, stream)
     (found,) = executable.run([x])
     executable.close()
