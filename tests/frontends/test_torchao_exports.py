@@ -196,6 +196,15 @@ def of_other_steps(x: Tensor, qdata: Tensor, scale: Tensor) -> Tensor:
     return shifted_product(whole, qdata.t()).to(torch.float32) * step.flip(0) * scale.flatten()
 
 
+def changed_roundings(x: Tensor, qdata: Tensor, scale: Tensor) -> Tensor:
+    """What was rounded is written to before it is clamped, so it isn't whole any more."""
+    step = x.abs().amax(1, keepdim=True) / 127
+    whole = torch.round(x * torch.reciprocal(step))
+    whole.mul_(0.4)
+    sums = torch._int_mm(torch.clamp(whole, -128, 127).to(torch.int8), qdata.t())
+    return sums.to(torch.float32) * step * scale.flatten()
+
+
 def not_rounded(x: Tensor, qdata: Tensor, scale: Tensor) -> Tensor:
     whole = torch.clamp(x.reshape(-1, INNER) * 40, -128, 127).to(torch.int8)
     return (torch._int_mm(whole, qdata.t()).to(torch.float32) * 0.025) * scale.flatten()
@@ -205,7 +214,7 @@ def not_rounded(x: Tensor, qdata: Tensor, scale: Tensor) -> Tensor:
     "function",
     [
         *(another_shift, small_shift, of_other_sums, computed_scale, scaled_rows, of_more_dimensions, not_rounded),
-        *(changed_rows, changed_steps, of_other_steps),
+        *(changed_rows, changed_steps, changed_roundings, of_other_steps),
     ],
     ids=lambda function: function.__name__,
 )
@@ -214,6 +223,33 @@ def test_what_is_no_layer_stays(device: Device, function: Callable[..., Tensor])
     found = optimised(module, x)
     assert DEQUANTIZE not in ops(found)
     torch.testing.assert_close(found(x), module(x), rtol=1e-6, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("turn", "is_turned"),
+    [
+        (lambda matrix: matrix.permute(0, 1), False),
+        (lambda matrix: matrix.transpose(-1, -1), False),
+        (lambda matrix: matrix.permute(1, 0), True),
+        (lambda matrix: matrix.transpose(-2, 1), True),
+        (lambda matrix: matrix.t().permute(1, 0), False),
+    ],
+)
+def test_how_a_square_matrix_lies(device: Device, turn: Callable[[Tensor], Tensor], is_turned: bool) -> None:
+    """Its sizes don't tell whether it was turned."""
+
+    def product(x: Tensor, qdata: Tensor, scale: Tensor) -> Tensor:
+        return torch.mm(x, turn(qdata).to(x.dtype)) * scale.flatten()
+
+    module = Layer(product, has_bias=False)
+    generator = torch.Generator().manual_seed(4)
+    module.qdata = torch.randint(-128, 128, (37, 37), dtype=torch.int8, generator=generator)
+    module.scale = torch.rand(37, 1, generator=generator) * 0.01
+    module.forward = lambda x: product(x, module.qdata, module.scale)  # type: ignore[method-assign]
+    x = torch.randn(3, 37)
+    found = optimised(module, x)
+    assert (DEQUANTIZE in ops(found)) == is_turned
+    torch.testing.assert_close(found(x), module(x), rtol=0, atol=2e-5)
 
 
 class SumsToo(nn.Module):

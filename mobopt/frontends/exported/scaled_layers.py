@@ -32,13 +32,10 @@ from mobopt.ir import Node, Value
 from mobopt.ir.dtypes import SCALAR_NUMBERS
 from mobopt.ops.effects import listed_items, written_inputs
 from mobopt.ops.quantized import DEQUANTIZE
-from mobopt.ops.records import Trait, has_trait
 
 _SHAPINGS = frozenset({"aten::reshape", "aten::view", "aten::_unsafe_view"})
 """Views that say all sizes."""
 _VIEWS = _SHAPINGS | {"aten::flatten.using_ints"}
-_TURNS = frozenset({"aten::t", "aten::transpose.int", "aten::permute"})
-"""Views that turn a matrix; others of a matrix leave it as it is, and aren't met."""
 _CONVERSIONS = frozenset({"aten::to.dtype", "aten::_to_copy"})
 _SUBTRACTIONS = frozenset({"aten::sub.Tensor", "aten::sub_.Tensor"})
 _ADDITIONS = frozenset({"aten::add.Tensor", "aten::add.Scalar"})
@@ -60,10 +57,14 @@ class _Product(NamedTuple):
 
 
 class _Rounded(NamedTuple):
-    """Whole floats, and the views of them that make rows, the last first."""
+    """Whole floats, and what they were rounded by."""
 
     floats: Value
     views: list[Node]
+    """Of them, that make rows, the last first."""
+    step: Value
+    began: list[Node]
+    """Operators, none of the others about the rounding before them."""
 
 
 def restored(reading: Reading, made: Value) -> Value:
@@ -108,7 +109,7 @@ def _biased(reading: Reading, node: Node) -> Value | None:
     if layer is None or held is None or _number(alpha) != 1 or not _is_none(layer.inputs[2]):
         return None
     weight = _made_by(layer.inputs[1], DEQUANTIZE)
-    if weight is None or held.dtype != torch.float32 or _may_have_changed(layer.output, node):
+    if weight is None or held.dtype != torch.float32 or _is_written_since([layer], node):
         return None
     columns = weight.inputs[0].constant.shape[0]
     if tuple(held.shape) != (columns,) or any(_last_size(view) != columns for view in views):
@@ -116,24 +117,17 @@ def _biased(reading: Reading, node: Node) -> Value | None:
     return _viewed(reading, reading.emit("aten::linear", *layer.inputs[:2], bias), views)
 
 
-def _may_have_changed(value: Value, but: Node | None = None) -> bool:
-    """Whether a write, but for one, may have changed what was there when a value was made; what was made later is not
-    meant."""
-    start = value.producer
-    assert start is not None and start.block is not None, "an operator has made it"
-    for node in reversed(start.block.nodes):
-        if node is start:
+def _is_written_since(began: list[Node], but: Node | None = None) -> bool:
+    """Whether anything was written to, but by one node, since the first of some: what they read is read again now."""
+    left = set(began)
+    assert began[0].block is not None, "it is a part of the graph"
+    for node in reversed(began[0].block.nodes):
+        left.discard(node)
+        if not left:
             return False
-        if node is not but and not all(_is_made_after(start, written) for written in written_inputs(node)):
+        if node is not but and written_inputs(node):
             return True
     return True
-
-
-def _is_made_after(start: Node, value: Value) -> bool:
-    node = value.producer
-    while node is not None and (has_trait(node.qualified_op, Trait.VIEW) or written_inputs(node)):
-        node = node.inputs[0].producer
-    return node is not None and node.block is start.block and start.is_before(node)
 
 
 def _viewed(reading: Reading, value: Value, views: list[Node]) -> Value:
@@ -157,7 +151,7 @@ def _product_of_floats(reading: Reading, sums: Value) -> _Product | None:
     if node is None or (node.qualified_op == "aten::linear" and not _is_none(node.inputs[2])):
         return None
     matrix = _matrix(reading, node.inputs[1], is_turned=node.qualified_op != "aten::linear", are_floats=True)
-    return None if matrix is None or _may_have_changed(sums) else _Product(node.inputs[0], matrix)
+    return None if matrix is None or _is_written_since([node]) else _Product(node.inputs[0], matrix)
 
 
 def _product_of_steps(reading: Reading, scaled: Value) -> _Product | None:
@@ -165,43 +159,14 @@ def _product_of_steps(reading: Reading, scaled: Value) -> _Product | None:
     node = _made_by(scaled, "aten::mul.Tensor")
     for sums, step in () if node is None else _both_ways(node):
         integers = _converted(sums, torch.float32)
-        factors = None if integers is None else _factors_of_integers(reading, integers)
-        rows = None if factors is None else _floats_again(reading, factors[0], step)
-        if factors is not None and rows is not None:
-            return _Product(rows, factors[1])
+        product = None if integers is None else _product_of_integers(reading, integers, step)
+        if product is not None:
+            return product
     return None
 
 
-def _floats_again(reading: Reading, rounded: _Rounded, step: Value) -> Value | None:
-    """Rows of the floats that were rounded by these steps, which are multiplied by before what they are beside becomes
-    rows; None if it was rounded by others."""
-    used = _step_used(rounded.floats)
-    if used is None or _unshaped(used) is not _unshaped(step) or _may_have_changed(rounded.floats):
-        return None
-    return _viewed(reading, reading.emit("aten::mul.Tensor", rounded.floats, used), rounded.views)
-
-
-def _step_used(floats: Value) -> Value | None:
-    """The steps of a rounding that multiplied by their reciprocals."""
-    rounded = _rounding(floats)
-    product = None if rounded is None else _made_by(rounded.inputs[0], "aten::mul.Tensor")
-    factor = None if product is None else product.inputs[1]
-    one = None if factor is None else _made_by(factor, "aten::mul.Tensor", "aten::mul.Scalar")
-    if factor is not None and one is not None and _number(one.inputs[1]) == 1:
-        factor = one.inputs[0]
-    reciprocal = None if factor is None else _made_by(factor, "aten::reciprocal")
-    return None if reciprocal is None else reciprocal.inputs[0]
-
-
-def _unshaped(value: Value) -> Value:
-    """What a value is a view of, or is itself, as float32."""
-    while (node := _made_by(value, *_SHAPINGS)) is not None or _converted(value, torch.float32) is not None:
-        value = value.producer.inputs[0] if node is None else node.inputs[0]  # type: ignore[union-attr]
-    return value
-
-
-def _factors_of_integers(reading: Reading, sums: Value) -> tuple[_Rounded, _Matrix] | None:
-    """Sums of products of integers: the floats that the rows' integers were, and the matrix."""
+def _product_of_integers(reading: Reading, sums: Value, step: Value) -> _Product | None:
+    """Sums of products of integers: rows of the floats that were rounded by these steps, and the matrix."""
     less, shift, shifted = _made_by(sums, *_SUBTRACTIONS), 0, None
     if less is not None:
         taken = _made_by(less.inputs[1], "aten::mul.Tensor", "aten::mul.Scalar")
@@ -213,8 +178,26 @@ def _factors_of_integers(reading: Reading, sums: Value) -> tuple[_Rounded, _Matr
     if node is None or (shifted is not None and shifted is not node.inputs[1]):
         return None
     matrix = _matrix(reading, node.inputs[1], is_turned=True, are_floats=False)
-    rows = None if matrix is None else _rounded_rows(node.inputs[0], shift)
-    return None if matrix is None or rows is None else (rows, matrix)
+    rows = _rounded_rows(node.inputs[0], shift)
+    if matrix is None or rows is None or _unshaped(rows.step) is not _unshaped(step):
+        return None
+    if _is_written_since(rows.began, less):
+        return None
+    floats = reading.emit("aten::mul.Tensor", rows.floats, rows.step)
+    return _Product(_viewed(reading, floats, rows.views), matrix)
+
+
+def _unshaped(value: Value) -> Value:
+    """What a value is a view of, or is itself, as float32."""
+    while (source := _source_of(value, _SHAPINGS)) is not None:
+        value = source
+    return value
+
+
+def _source_of(value: Value, views: frozenset[str]) -> Value | None:
+    """What a value is one of these views of, or was made float32 of."""
+    node = _made_by(value, *views)
+    return _converted(value, torch.float32) if node is None else node.inputs[0]
 
 
 def _rounded_rows(value: Value, shift: Any) -> _Rounded | None:
@@ -224,46 +207,61 @@ def _rounded_rows(value: Value, shift: Any) -> _Rounded | None:
         node = None if wide is None else _made_by(wide, *_ADDITIONS)
         if node is None or shift != 128 or _number(node.inputs[1]) != shift or _number(node.inputs[2]) != 1:
             return None
-        value = _converted(node.inputs[0], torch.int32) or value
+        narrow = _converted(node.inputs[0], torch.int32)
+        if narrow is None:
+            return None
+        value = narrow
     views = list(_views_before(value))
     floats = _converted(views[-1].inputs[0] if views else value, torch.int8)
     if floats is None:
         return None
     views += _views_before(floats)
     whole = views[-1].inputs[0] if _made_by(floats, *_SHAPINGS) is not None else floats
-    return None if _rounding(whole) is None else _Rounded(whole, views)
+    return _rounding(whole, views)
 
 
-def _rounding(floats: Value) -> Node | None:
-    """What rounded floats that were clamped to what int8 holds since."""
+def _rounding(floats: Value, views: list[Node]) -> _Rounded | None:
+    """Floats that were multiplied by the reciprocals of steps, rounded, and clamped to what int8 holds; perhaps zeros
+    were added between."""
     clamp = _made_by(floats, "aten::clamp")
     low, high = (None, None) if clamp is None else (_number(bound) for bound in clamp.inputs[1:])
     if clamp is None or low is None or high is None or low < -128 or high > 127:
         return None
     added = _made_by(clamp.inputs[0], *_ADDITIONS)
-    rounded = clamp.inputs[0] if added is None or not _is_zero(added.inputs[1]) else added.inputs[0]
-    return _made_by(rounded, "aten::round")
+    zeros = None if added is None else _zeros(added.inputs[1])
+    rounding = _made_by(clamp.inputs[0] if added is None else added.inputs[0], "aten::round")
+    product = None if rounding is None else _made_by(rounding.inputs[0], "aten::mul.Tensor")
+    reciprocal = None if product is None else _reciprocal(product.inputs[1])
+    if reciprocal is None or (added is not None and zeros is None):
+        return None
+    began = [reciprocal] if zeros is None else [reciprocal, zeros]
+    return _Rounded(floats, views, reciprocal.inputs[0], began)
 
 
-def _is_zero(value: Value) -> bool:
-    """Whether a value is zero, or a tensor that was filled with it."""
+def _reciprocal(factor: Value) -> Node | None:
+    """What makes reciprocals, which may be multiplied by one."""
+    one = _made_by(factor, "aten::mul.Tensor", "aten::mul.Scalar")
+    is_same = one is not None and _number(one.inputs[1]) == 1
+    return _made_by(one.inputs[0] if one is not None and is_same else factor, "aten::reciprocal")
+
+
+def _zeros(value: Value) -> Node | None:
+    """What fills a tensor with zeros, of which a value is a view or a conversion."""
     while (node := _made_by(value, *_SHAPINGS, *_CONVERSIONS)) is not None:
         value = node.inputs[0]
-    node = _made_by(value, "aten::full_like")
-    number = _number(value if node is None else node.inputs[1])
-    return number is not None and float(number) == 0.0
+    filled = _made_by(value, "aten::full_like")
+    return filled if filled is not None and _number(filled.inputs[1]) == 0 else None
 
 
 def _matrix(reading: Reading, value: Value, *, is_turned: bool, are_floats: bool) -> _Matrix | None:
     """The stored matrix of int8 that a value is, turned or not, as floats or not."""
     turns, converts = False, False
     while value not in reading.stored:
-        floats = _converted(value, torch.float32)
-        node = _made_by(value, *_TURNS)
+        floats, turned = _converted(value, torch.float32), _turned(value)
         if floats is not None:
             value, converts = floats, True
-        elif node is not None:
-            value, turns = node.inputs[0], not turns
+        elif turned is not None:
+            value, turns = turned, not turns
         else:
             return None
     integers = reading.stored[value]
@@ -271,15 +269,26 @@ def _matrix(reading: Reading, value: Value, *, is_turned: bool, are_floats: bool
     return _Matrix(value, integers) if fits else None
 
 
+def _turned(value: Value) -> Value | None:
+    """The matrix that a value is the transpose of."""
+    node = _made_by(value, "aten::t", "aten::transpose.int", "aten::permute")
+    if node is None or node.op == "aten::t":
+        return None if node is None else node.inputs[0]
+    if node.op == "aten::permute":
+        swaps = _numbers(node.inputs[1]) in ([1, 0], [-1, -2])
+    else:
+        swaps = {_number(dim) for dim in node.inputs[1:]} in ({0, 1}, {-2, -1}, {-2, 1}, {-1, 0})
+    return node.inputs[0] if swaps else None
+
+
 def _stored_floats(reading: Reading, value: Value) -> torch.Tensor | None:
     """The elements of a value that is a view, in order, of a stored tensor of float32; with the value's own sizes."""
     source, sizes = value, value.facts.known_sizes
     while source not in reading.stored:
-        node = _made_by(source, *_VIEWS)
-        floats = _converted(source, torch.float32) if node is None else node.inputs[0]
-        if floats is None:
+        seen = _source_of(source, _VIEWS)
+        if seen is None:
             return None
-        source = floats
+        source = seen
     stored = reading.stored[source]
     if stored.dtype != torch.float32 or (source is not value and sizes is None):
         return None

@@ -16,7 +16,7 @@ from mobopt.runtimes.vulkan.compile.normalizations import known_number
 
 _MOST_STEPS = 8
 """From what is rounded to an integer to the product with the scale: zero points and bounds are between."""
-_GIVE_THE_GREATER = frozenset({"aten::relu", "aten::max_pool2d"})
+_CHOOSE_ELEMENTS = frozenset({"aten::relu", "aten::max_pool2d"})
 """Operators whose results are elements of their argument, or zero."""
 _EXACT = 1 << 23
 """Up to where float32 has all integers, and sums of two of them."""
@@ -66,7 +66,7 @@ def drop_repeated(graph: Graph) -> None:
                 node.output.replace_all_uses_with(node.args[0])
                 destroy_unread(node)
                 continue
-        elif given and (has_trait(node.qualified_op, Trait.MOVES_ELEMENTS) or node.op in _GIVE_THE_GREATER):
+        elif given and (has_trait(node.qualified_op, Trait.MOVES_ELEMENTS) or node.op in _CHOOSE_ELEMENTS):
             found = _Steps.of_all(given)
             if found is not None and node.op == "aten::relu":
                 found = _Steps(found.scale, max(found.low, 0), max(found.high, 0))

@@ -93,6 +93,11 @@ class ChainsTuning:
         """Whether the limit is another than before."""
         return self.before != self.after
 
+    @property
+    def use(self) -> ChainsUse:
+        """What to keep."""
+        return ChainsUse(self.after, self.shares[self.after], self.is_right)
+
 
 @dataclass(frozen=True)
 class Tuning:
@@ -140,12 +145,8 @@ class Tuning:
         return TunedCosts(
             {family.name: family.after for family in self.families},
             {family.name: family.units for family in self.families if family.units is not None},
-            None if self.chains is None else self._chains_use(self.chains),
+            None if self.chains is None else self.chains.use,
         )
-
-    @staticmethod
-    def _chains_use(chains: ChainsTuning) -> ChainsUse:
-        return ChainsUse(chains.after, chains.shares[chains.after], chains.is_right)
 
     def data(self) -> dict[str, Any]:
         """What JSON has of it."""

@@ -36,7 +36,7 @@ from mobopt.runtimes.vulkan.kernels.tuned_costs import (
 )
 from mobopt.runtimes.vulkan.kernels.unit_row_kernels import UnitRowKernel
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
-from mobopt.runtimes.vulkan.tuning.chains import tune_chains
+from mobopt.runtimes.vulkan.tuning.chains import Show, tune_chains
 from mobopt.runtimes.vulkan.tuning.families import (
     DISPATCH,
     IN_REGISTERS,
@@ -55,7 +55,6 @@ from mobopt.runtimes.vulkan.tuning.layers import LAYERS, Layer, PreparedLayer, f
 from mobopt.runtimes.vulkan.tuning.measuring import Bench, Measured
 from mobopt.runtimes.vulkan.tuning.result import LEAST_GAIN, Choice, FamilyTuning, Tuning
 
-Show = Callable[[str], None]
 Layers = Mapping[str, Sequence[Layer]]
 
 _LOGGER = logging.getLogger("mobopt.vulkan")
