@@ -3,6 +3,7 @@
 // away; see Epilogue in runtimes/vulkan/kernels/epilogue.py.
 #include "activations.glsl"
 #include "elements.glsl"
+#include "fake_quantize.glsl"
 
 layout(constant_id = 0) const int HAS_BIAS = 0;
 layout(constant_id = 1) const int BEFORE = MOVE;
@@ -18,20 +19,6 @@ layout(constant_id = 7) const float AFTER_SECOND = 0.0;
 layout(constant_id = FORMS_ID) const int FORMS = 0;
 const int RESULT_FORM = FORMS >> 9 & 7;
 const int STEP_FORM = FORMS >> 12 & 7;
-
-// The nearest multiple of a scale, half to even, between bounds, which are the upper bits of a code: 12 each, with signs. A negative
-// inverse stands for a division by the scale: a product with the inverse, and a step of Newton's method.
-vec4 fake_quantized(int code, vec4 value, float scale, float inverse) {
-    precise vec4 steps = value * abs(inverse);
-    if (inverse < 0.0) {
-        vec4 lost;
-        precise vec4 product = two_product(steps, vec4(scale), lost);
-        precise vec4 corrected = steps - ((value - product) - lost) * inverse;
-        steps = mix(steps, corrected, lessThan(abs(steps), vec4(1e6)));
-    }
-    precise vec4 result = bounded(roundEven(steps), vec4(code << 12 >> 20), vec4(code >> 20)) * scale;
-    return result;
-}
 
 // A function, and then that, if the code has bounds; see Activation in runtimes/vulkan/kernels/activation.py.
 vec4 exact_activation(int code, vec4 value, float first, float second) {

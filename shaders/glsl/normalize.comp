@@ -7,6 +7,8 @@
 layout(constant_id = 9) const int IS_CENTERED = 1;
 layout(constant_id = 10) const int WEIGHT_ACCESS = -1; // -1: there is none
 layout(constant_id = 11) const int BIAS_ACCESS = -1;
+#define STEPS_ID 12
+#include "rounded_result.glsl"
 
 WRITES(0, result)
 READS(1, data)
@@ -70,6 +72,7 @@ void main() {
         int other = reduced_step(s, WEIGHT_WORD + 1 + KEPT_RANK).offset, apart = lane_stride(WEIGHT_WORD);
         if (WEIGHT_ACCESS >= 0) value *= intBitsToFloat(LOAD_LANES4(weights, WEIGHT_ACCESS, weight_start + other, apart, last));
         if (BIAS_ACCESS >= 0) value += intBitsToFloat(LOAD_LANES4(biases, BIAS_ACCESS, bias_start + other, apart, last));
-        STORE_LANES4(result, STORE_MODE, target + place, lane_stride(OUTPUT_WORD), last, floatBitsToInt(value))
+        ivec4 bits = floatBitsToInt(rounded_result(value));
+        STORE_LANES4(result, STORE_MODE, target + place, lane_stride(OUTPUT_WORD), last, bits)
     }
 }

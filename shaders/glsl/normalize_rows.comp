@@ -12,6 +12,8 @@ layout(constant_id = 3) const int IS_CENTERED = 1;
 layout(constant_id = 4) const int HAS_WEIGHT = 0;
 layout(constant_id = 5) const int HAS_BIAS = 0;
 layout(constant_id = 6) const int FORMS = 0; // of elements, three bits each: data, weights, biases, result
+#define STEPS_ID 7
+#include "rounded_result.glsl"
 
 WRITES(0, result)
 READS(1, data)
@@ -61,6 +63,6 @@ void main() {
         vec4 value = (values[i] - center) * scale;
         if (HAS_WEIGHT != 0) value *= factors[i];
         if (HAS_BIAS != 0) value += shifts[i];
-        STORE_FLOATS4(result, FORMS >> 9 & 7, result_start + row * result_pitch + place, value)
+        STORE_FLOATS4(result, FORMS >> 9 & 7, result_start + row * result_pitch + place, rounded_result(value))
     }
 }

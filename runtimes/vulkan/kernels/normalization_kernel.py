@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.activation import IDENTITY, Activation
 from mobopt.runtimes.vulkan.kernels.device_costs import device_costs
 from mobopt.runtimes.vulkan.kernels.division import divide
 from mobopt.runtimes.vulkan.kernels.geometry import expanded
@@ -22,6 +23,7 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
 )
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.reduction_kernel import SUMMED_STEPS, Reduction, plan_reduction
+from mobopt.runtimes.vulkan.kernels.result_rounding import rounding_constants
 from mobopt.shaders.enumerations import LoadMode
 from mobopt.shaders.push_blocks import PUSH_CONSTANT_WORDS
 from mobopt.shaders.push_constants import NormalizePush, NormalizeRowsPush
@@ -49,6 +51,7 @@ def normalize(
     eps: float,
     *,
     is_centered: bool = True,
+    rounding: Activation = IDENTITY,
 ) -> bool:
     """Write ``(x - mean) / sqrt(variance + eps) * weight + bias``, statistics being of ``dims``, in one dispatch.
 
@@ -61,6 +64,7 @@ def normalize(
         bias: with the weight's strides.
         eps: added to the variance.
         is_centered: else nothing is subtracted, and the mean square stands for the variance.
+        rounding: what is done before it is stored.
 
     Returns:
         False, with nothing done, where one dispatch can't do it, or leaves the device idle.
@@ -74,7 +78,7 @@ def normalize(
     reduction = plan_reduction(plan.device, source, target, dims, writes_all=True, others=factors[:1])
     if reduction is None or not _fits(plan, source, dims, reduction):
         return False
-    if _append_rows(plan, source, target, reduction, operands, eps, is_centered):
+    if _append_rows(plan, source, target, reduction, operands, eps, is_centered, rounding):
         return True
     kept, reduced = reduction.kept, reduction.reduced
     number = len(kept.strides) - 1  # of the factors' strides; without factors nobody reads them
@@ -95,7 +99,7 @@ def normalize(
             *(reduction.group, kept.rank, reduced.rank, reduction.threads, int(reduction.lanes_reduced), form),
             write_access(target, reduction.stores_vectors(target)),
             int(plan.device.is_cpu or reduction.steps > 2 * SUMMED_STEPS),
-            *(_SPREAD, int(is_centered), *forms),
+            *(_SPREAD, int(is_centered), *forms, *rounding_constants(rounding)),
         ],
         NormalizePush(
             sizes=(*kept.sizes, *reduced.sizes),
@@ -120,6 +124,7 @@ def _append_rows(
     operands: Sequence[DeviceTensor | None],
     eps: float,
     is_centered: bool,
+    rounding: Activation,
 ) -> bool:
     """Let each subgroup normalise a row that its registers hold, where the device is known to be faster so; gives
     whether it does."""
@@ -148,7 +153,7 @@ def _append_rows(
         "normalize_rows",
         [writing(target), *(reading(tensor, LoadMode.VECTOR, texels=False) for tensor in tensors[:-1])],
         spread(-(-kept.sizes[0] // (group // lanes))),
-        (group, lanes, -(-vectors // lanes), int(is_centered), *given, forms),
+        (group, lanes, -(-vectors // lanes), int(is_centered), *given, forms, *rounding_constants(rounding)),
         NormalizeRowsPush(
             rows=kept.sizes[0],
             width=vectors,

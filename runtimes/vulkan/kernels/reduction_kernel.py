@@ -178,7 +178,7 @@ def run_reduction(
     reduction: Reduction,
     sources: Sequence[DeviceTensor],
     targets: Sequence[DeviceTensor],
-    constants: Sequence[int] = (),
+    constants: Sequence[int | float] = (),
     push: Callable[..., ReductionPush] = ReductionPush,
     *,
     passes: int = 1,

@@ -10,12 +10,14 @@ import torch
 
 from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.activation import IDENTITY, Activation
 from mobopt.runtimes.vulkan.kernels.combine import moments, reduce
 from mobopt.runtimes.vulkan.kernels.geometry import view_strides
 from mobopt.runtimes.vulkan.kernels.normalization_kernel import normalize
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder, Term
+from mobopt.runtimes.vulkan.kernels.result_rounding import rounded, rounding_of
 from mobopt.runtimes.vulkan.kernels.views import reshaped
 from mobopt.runtimes.vulkan.lowerings.checks import check_floating
 from mobopt.runtimes.vulkan.lowerings.matmul import row_strides
@@ -58,14 +60,16 @@ def normalized(
     bias: DeviceTensor | None,
     eps: float,
     target: DeviceTensor,
+    rounding: Activation = IDENTITY,
 ) -> tuple[DeviceTensor, DeviceTensor]:
-    """Normalise over ``dims``; writes ``target`` (of the tensor's sizes, with a storage of its own) and returns mean
-    and reciprocal deviation."""
+    """Normalise over ``dims``; writes ``target`` (of the tensor's sizes, with a storage of its own), rounded, and
+    returns mean and reciprocal deviation."""
     mean, reciprocal = moments(plan, tensor, dims, 0, Spread.RECIPROCAL_DEVIATION, eps)
     builder = ProgramBuilder()
     centered = builder.step(Opcode.SUB, builder.tensor(tensor), builder.tensor(mean))
     value = builder.step(Opcode.MUL, centered, builder.tensor(reciprocal))
-    compute_into(plan, builder, scaled(builder, value, weight, bias), target, fresh=True)
+    value = rounded(builder, scaled(builder, value, weight, bias), rounding)
+    compute_into(plan, builder, value, target, fresh=True)
     return mean, reciprocal
 
 
@@ -78,10 +82,11 @@ def _normalize(
     bias: DeviceTensor | None,
     eps: float,
     target: DeviceTensor,
+    rounding: Activation,
 ) -> None:
     """The same without statistics: one dispatch, unless that would leave the device idle."""
-    if not normalize(plan, tensor, target, dims, weight, bias, eps):
-        normalized(plan, tensor, dims, weight, bias, eps, target)
+    if not normalize(plan, tensor, target, dims, weight, bias, eps, rounding=rounding):
+        normalized(plan, tensor, dims, weight, bias, eps, target, rounding)
 
 
 def _in_rows(plan: Plan, tensor: DeviceTensor, dims: Sequence[int], output: Value) -> DeviceTensor:
@@ -99,7 +104,7 @@ def layer_norm(plan: Plan, call: Node) -> DeviceTensor | tuple[DeviceTensor, ...
     dims = range(first, tensor.rank)
     target = _in_rows(plan, tensor, dims, call.outputs[0])
     if call.qualified_op == "aten::layer_norm":
-        _normalize(plan, tensor, dims, weight, bias, call["eps"], target)
+        _normalize(plan, tensor, dims, weight, bias, call["eps"], target, rounding_of(call))
         return target
     return (target, *normalized(plan, tensor, dims, weight, bias, call["eps"], target))
 
@@ -113,7 +118,8 @@ def group_norm(plan: Plan, call: Node) -> DeviceTensor | tuple[DeviceTensor, ...
     target = plan.own_result(call.outputs[0])
     split = _in_groups(tensor, groups, weight, bias, target)
     if call.qualified_op == "aten::group_norm":
-        _normalize(plan, split.source, split.dims, split.weight, split.bias, call["eps"], split.target)
+        rounding = rounding_of(call)
+        _normalize(plan, split.source, split.dims, split.weight, split.bias, call["eps"], split.target, rounding)
         return target
     statistics = normalized(plan, split.source, split.dims, split.weight, split.bias, call["eps"], split.target)
     return (target, *(reshaped(plan, statistic, (tensor.sizes[0], groups)) for statistic in statistics))
@@ -164,7 +170,7 @@ def instance_norm(plan: Plan, call: Node) -> DeviceTensor:
         return batch_normalized(plan, tensor, call)
     target = plan.own_result(call.outputs[0])
     split = _in_groups(tensor, tensor.sizes[1], weight, bias, target)
-    _normalize(plan, split.source, split.dims, split.weight, split.bias, call["eps"], split.target)
+    _normalize(plan, split.source, split.dims, split.weight, split.bias, call["eps"], split.target, IDENTITY)
     return target
 
 
@@ -248,7 +254,8 @@ def rms_norm(plan: Plan, call: Node) -> DeviceTensor:
     weight = _optional(plan, call["weight"])
     eps = torch.finfo(tensor.dtype).eps if call["eps"] is None else call["eps"]
     target = _in_rows(plan, tensor, dims, call.output)
-    if normalize(plan, tensor, target, dims, weight, None, eps, is_centered=False):
+    rounding = rounding_of(call)
+    if normalize(plan, tensor, target, dims, weight, None, eps, is_centered=False, rounding=rounding):
         return target
     count = math.prod(tensor.sizes[d] for d in dims)
     square = reduce(
@@ -264,5 +271,6 @@ def rms_norm(plan: Plan, call: Node) -> DeviceTensor:
     builder = ProgramBuilder()
     root = builder.step(Opcode.RSQRT, builder.step(Opcode.ADD, builder.tensor(square), builder.scalar(eps, Kind.FLOAT)))
     value = builder.step(Opcode.MUL, builder.tensor(tensor), root)
-    compute_into(plan, builder, scaled(builder, value, weight, None), target, fresh=True)
+    value = rounded(builder, scaled(builder, value, weight, None), rounding)
+    compute_into(plan, builder, value, target, fresh=True)
     return target

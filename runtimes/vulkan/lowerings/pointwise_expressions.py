@@ -12,6 +12,7 @@ import torch
 from mobopt.ir import Node, Value
 from mobopt.ops.fake_quantize import FAKE_QUANTIZE
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder, Term, kind_of
+from mobopt.runtimes.vulkan.kernels.result_rounding import rounded_to
 from mobopt.shaders.enumerations import Opcode
 
 Expression = Callable[[ProgramBuilder, Node], Term]
@@ -346,9 +347,7 @@ def _clamped(b: ProgramBuilder, a: Term, low: Any, high: Any) -> Term:
 
 def _fake_quantize(b: ProgramBuilder, call: Node) -> Term:
     x, scale, low, high, inverse = call.args
-    opcode, operand = (Opcode.DIV, scale) if inverse is None else (Opcode.MUL, inverse)
-    whole = b.step(Opcode.ROUND, b.step(opcode, b.tensor(x), b.scalar(operand, Kind.FLOAT)))
-    return b.step(Opcode.MUL, _clamped(b, whole, low, high), b.scalar(scale, Kind.FLOAT))
+    return rounded_to(b, b.tensor(x), scale, (low, high), inverse)
 
 
 EXPRESSIONS[FAKE_QUANTIZE] = _fake_quantize

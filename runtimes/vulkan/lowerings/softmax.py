@@ -10,6 +10,7 @@ from mobopt.ir import Node
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.activation import IDENTITY, Activation
 from mobopt.runtimes.vulkan.kernels.combine import prepare, reduce
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dims
@@ -17,6 +18,7 @@ from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute, compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder
 from mobopt.runtimes.vulkan.kernels.reduction_kernel import Reduction, run_reduction
+from mobopt.runtimes.vulkan.kernels.result_rounding import rounded, rounding_constants, rounding_of
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.reductions import converted
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
@@ -34,20 +36,26 @@ def softmax(plan: Plan, call: Node) -> DeviceTensor:
     tensor = converted(plan, plan.tensor(call.args[0]), call.output.dtype)
     target = plan.own_result(call.output)
     quotient = Quotient.LOGARITHM if "log_softmax" in call.qualified_op else Quotient.PLAIN
-    softmax_into(plan, tensor, target, normalized_dims(call["dim"], tensor.rank), quotient)
+    softmax_into(plan, tensor, target, normalized_dims(call["dim"], tensor.rank), quotient, rounding_of(call))
     return target
 
 
 @replayable
 def softmax_into(
-    plan: Plan, tensor: DeviceTensor, target: DeviceTensor, dims: Sequence[int], quotient: Quotient
+    plan: Plan,
+    tensor: DeviceTensor,
+    target: DeviceTensor,
+    dims: Sequence[int],
+    quotient: Quotient,
+    rounding: Activation = IDENTITY,
 ) -> None:
-    """Softmax over ``dims`` into ``target``."""
+    """Softmax over ``dims`` into ``target``, rounded."""
     source, reduction = prepare(plan, tensor, target, dims, writes_all=True)
     if _PASSES * reduction.steps > USUAL_ITERATIONS or _leaves_idle(plan.device, reduction):
-        _in_steps(plan, source, target, dims, quotient)
+        _in_steps(plan, source, target, dims, quotient, rounding)
     else:
-        run_reduction(plan, "softmax", reduction, [source], [target], [quotient], passes=_PASSES)
+        constants = [quotient, *rounding_constants(rounding)]
+        run_reduction(plan, "softmax", reduction, [source], [target], constants, passes=_PASSES)
 
 
 def _leaves_idle(device: DeviceInfo, reduction: Reduction) -> bool:
@@ -59,7 +67,14 @@ def _leaves_idle(device: DeviceInfo, reduction: Reduction) -> bool:
     return not busy and reduction.steps >= costs.softmax_long_steps
 
 
-def _in_steps(plan: Plan, source: DeviceTensor, target: DeviceTensor, dims: Sequence[int], quotient: Quotient) -> None:
+def _in_steps(
+    plan: Plan,
+    source: DeviceTensor,
+    target: DeviceTensor,
+    dims: Sequence[int],
+    quotient: Quotient,
+    rounding: Activation,
+) -> None:
     """The walks as dispatches of their own, the reductions among them in parts."""
     top = reduce(plan, source, dims, source.dtype, Combination.LARGEST)
     if quotient == Quotient.SAFE:
@@ -78,7 +93,7 @@ def _in_steps(plan: Plan, source: DeviceTensor, target: DeviceTensor, dims: Sequ
         value = builder.step(Opcode.SUB, shifted, builder.step(Opcode.LOG, builder.tensor(total)))
     else:
         value = builder.step(Opcode.DIV, builder.tensor(powers), builder.tensor(total))
-    compute_into(plan, builder, value, target, fresh=True)
+    compute_into(plan, builder, rounded(builder, value, rounding), target, fresh=True)
 
 
 def _at_least(plan: Plan, tensor: DeviceTensor, number: float) -> DeviceTensor:
