@@ -16,6 +16,7 @@ from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_result
 from mobopt.runtimes.vulkan.kernels.pointwise_program import ProgramBuilder, Term
 from mobopt.runtimes.vulkan.lowerings.pointwise import expression_of, needs_longs, value_of
 from mobopt.runtimes.vulkan.lowerings.registry import lowers, why_unsupported
+from mobopt.runtimes.vulkan.lowerings.wanted_layout import wanted_of
 
 FUSED = "mobopt::pointwise"
 """Pointwise nodes as one; they are the nodes of its body."""
@@ -168,4 +169,4 @@ def _parts(node: Node) -> list[tuple[Node, Value]]:
 def fused_pointwise(plan: Plan, node: Node) -> DeviceTensor:
     """Several pointwise operators as one dispatch."""
     builder, term = _built([node], plan.long)
-    return compute_result(plan, builder, term, node.output)
+    return compute_result(plan, builder, term, node.output, wanted_of(node.output))

@@ -320,11 +320,11 @@ class Plan:
         """Say that ``twin``, of a wider dtype, stands for the result ``ref`` of a call while it is lowered."""
         self._twins[twin] = ref
 
-    def result(self, ref: Value) -> DeviceTensor:
+    def result(self, ref: Value, strides: Sequence[int] | None = None) -> DeviceTensor:
         """Where a lowering puts its result: the place that is reserved for it, which may be a slice of something
         larger, else one of its own (see :meth:`own_result`)."""
         place = self._reserved.get(self._twins.get(ref, ref))
-        return self.own_result(ref) if place is None else place.of(ref.dtype)
+        return self.own_result(ref, strides=strides) if place is None else place.of(ref.dtype)
 
     def own_result(
         self, ref: Value, sizes: Sequence[int] | None = None, strides: Sequence[int] | None = None

@@ -66,9 +66,11 @@ def compute(
     return target
 
 
-def compute_result(plan: Plan, builder: ProgramBuilder, result: Term, output: Value) -> DeviceTensor:
-    """A builder's result as the output of a call, written where the plan wants it."""
-    target = plan.result(output)
+def compute_result(
+    plan: Plan, builder: ProgramBuilder, result: Term, output: Value, strides: Sequence[int] | None = None
+) -> DeviceTensor:
+    """A builder's result as the output of a call, written where the plan wants it, else with ``strides``."""
+    target = plan.result(output, strides)
     compute_into(plan, builder, result, target, fresh=owns_storage(target))
     return target
 

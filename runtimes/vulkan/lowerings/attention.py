@@ -16,19 +16,14 @@ from mobopt.runtimes.vulkan.kernels.attention_row_kernel import attend_rows, may
 from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.geometry import Iteration, expanded, merged
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import EMULATED_UNITS, multiplies
+from mobopt.runtimes.vulkan.kernels.operand_rows import row_strides, rows_of_batches, with_dense_rows
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder
 from mobopt.runtimes.vulkan.kernels.views import sliced, swapped
 from mobopt.runtimes.vulkan.lowerings.checks import check_floating
 from mobopt.runtimes.vulkan.lowerings.creation import fill
-from mobopt.runtimes.vulkan.lowerings.matmul import (
-    append_batches,
-    factors_of_batches,
-    row_strides,
-    rows_of_batches,
-    with_dense_rows,
-)
+from mobopt.runtimes.vulkan.lowerings.matmul import append_batches, factors_of_batches
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
 from mobopt.runtimes.vulkan.lowerings.softmax import softmax_into
 from mobopt.shaders.enumerations import Opcode, Quotient

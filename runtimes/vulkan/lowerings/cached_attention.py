@@ -9,6 +9,7 @@ from mobopt.ir import Block, Node, Value
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.attention_row_kernel import CachedRows, attend_rows
 from mobopt.runtimes.vulkan.kernels.geometry import expanded
+from mobopt.runtimes.vulkan.kernels.operand_rows import with_dense_rows
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.rotary_kernel import RotaryJob, journal_of, undo_rows
 from mobopt.runtimes.vulkan.lowerings.attention import (
@@ -19,7 +20,6 @@ from mobopt.runtimes.vulkan.lowerings.attention import (
     result_of,
     without_repeats,
 )
-from mobopt.runtimes.vulkan.lowerings.matmul import with_dense_rows
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
 from mobopt.runtimes.vulkan.lowerings.rotary import (
     Rotation,

@@ -13,14 +13,15 @@ from mobopt.ir.schemas import argument_names
 from mobopt.ops.contexts import LinearPackedContext
 from mobopt.ops.quantized import Quantized
 from mobopt.ops.records import Trait, has_trait
-from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels, contiguous_strides
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels
 from mobopt.runtimes.vulkan.kernels.activation import Activation
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import constant_ref
 from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue, epilogue_of, is_folded
-from mobopt.runtimes.vulkan.kernels.geometry import expanded, merged
+from mobopt.runtimes.vulkan.kernels.geometry import expanded
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import multiplies
 from mobopt.runtimes.vulkan.kernels.normalization_kernel import normalize
+from mobopt.runtimes.vulkan.kernels.operand_rows import batched_view, row_strides, rows_of_batches
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.product import ProductOperands, append_product
 from mobopt.runtimes.vulkan.kernels.product_normalizing import (
@@ -38,6 +39,7 @@ from mobopt.runtimes.vulkan.kernels.weight_packing import (
     row_weights,
 )
 from mobopt.runtimes.vulkan.lowerings.registry import lower, lowers, why_unsupported
+from mobopt.runtimes.vulkan.lowerings.wanted_layout import wanted_strides
 from mobopt.shaders.enumerations import Opcode
 from mobopt.shaders.push_constants import ProductPush
 
@@ -183,7 +185,7 @@ def _matmul(
     sizes = epilogue.sizes_of(output.sizes)
     a = plan.tensor(left)
     a = a.view((1, *a.sizes), (0, *a.strides)) if a.rank == 1 else a
-    rows, columns = a.sizes[-2], sizes[-1] if right.rank > 1 else 1
+    rows = a.sizes[-2]
     batch: Sequence[int] = ()
     if math.prod(right.sizes[:-2]) == 1:
         rows = math.prod(a.sizes[:-1])
@@ -194,13 +196,21 @@ def _matmul(
         a = rows_of_batches(plan, expanded(a, (*batch, rows, a.sizes[-1])), len(batch))
         b = factors_of_batches(plan, rows_of_batches(plan, expanded(tensor, (*batch, *tensor.sizes[-2:])), len(batch)))
     whole = (*sizes, 1) if right.rank == 1 else sizes
-    result = plan.own_result(output, whole, row_strides(whole))
-    pitch = aligned_channels(columns)
-    target = result.view((math.prod(batch), rows, columns), (rows * pitch, pitch, 1))
+    result = plan.own_result(output, whole, _strides(output, whole, len(batch)))
+    target = batched_view(result, len(batch))
+    assert target is not None
     if residual is not None:
         residual = rows_of_batches(plan, _with_dropped(residual, left.rank, right.rank), len(batch))
     _append(plan, a, b, target, epilogue, bias, residual)
     return result if right.rank > 1 else result.view(sizes, result.strides[:-1])
+
+
+def _strides(output: Value, sizes: Sequence[int], batch_rank: int) -> Sequence[int]:
+    """Of a product's result: rows of whole vec4s, of batches in the order that who reads it wants."""
+    usual = row_strides(sizes)
+    if not batch_rank or sizes != output.sizes or sizes[-1] % 4:
+        return usual
+    return wanted_strides(output, usual, lambda tensor: batched_view(tensor, batch_rank) is not None) or usual
 
 
 def _with_dropped(tensor: DeviceTensor, left_rank: int, right_rank: int) -> DeviceTensor:
@@ -322,35 +332,6 @@ def factors_of_batches(plan: Plan, tensor: DeviceTensor) -> Factors:
     return Factors(tensor, (tensor.strides[1] if inner > 1 else pitch) // 4, tensor.strides[0] // 4)
 
 
-def rows_of_batches(plan: Plan, tensor: DeviceTensor, batch_rank: int) -> DeviceTensor:
-    """A tensor, or a copy of it, as (batch, rows, columns) with dense rows that start on vec4s.
-
-    The first ``batch_rank`` dimensions become the batch, the last the columns, those between the rows.
-    """
-    view = _batched_view(tensor, batch_rank)
-    if view is None:
-        view = _batched_view(copied(plan, tensor, row_strides(tensor.sizes)), batch_rank)
-    assert view is not None
-    return view
-
-
-def _batched_view(tensor: DeviceTensor, batch_rank: int) -> DeviceTensor | None:
-    if tensor.numel == 0:
-        sizes = (math.prod(tensor.sizes[:batch_rank]), math.prod(tensor.sizes[batch_rank:-1]), tensor.sizes[-1])
-        return tensor.view(sizes, (0, 0, 1), 0)
-    batch = merged(tensor.sizes[:batch_rank], [tensor.strides[:batch_rank]], order_by=None)
-    rows = merged(tensor.sizes[batch_rank:-1], [tensor.strides[batch_rank:-1]], order_by=None)
-    if batch.rank > 1 or rows.rank > 1:
-        return None
-    columns = tensor.sizes[-1]
-    steps = tuple(0 if nest.sizes[0] == 1 else nest.strides[0][0] for nest in (batch, rows))
-    dense = columns == 1 or tensor.strides[-1] == 1
-    aligned = all(count % 4 == 0 for count in (*steps, tensor.offset, tensor.storage.capacity))
-    if not dense or not aligned:
-        return None
-    return tensor.view((batch.sizes[0], rows.sizes[0], columns), (*steps, 1))
-
-
 def append_batches(
     plan: Plan,
     left: DeviceTensor,
@@ -401,16 +382,3 @@ def _append(
     )
     operands = ProductOperands(left, right.tensor, result, bias, residual, right.scales, normalization=normalization)
     append_product(plan, numbers, operands, epilogue, batches=batches, inner_tail=inner % 4, column_tail=columns % 4)
-
-
-def row_strides(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides with rows of whole vec4s."""
-    return contiguous_strides((*sizes[:-1], aligned_channels(sizes[-1])))
-
-
-def with_dense_rows(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:
-    """The tensor itself if its rows are dense and start on vec4s, else a copy of which that is true."""
-    steps = [stride for size, stride in zip(tensor.sizes[:-1], tensor.strides[:-1], strict=True) if size > 1]
-    aligned = all(number % 4 == 0 for number in (tensor.offset, tensor.storage.capacity, *steps))
-    dense = tensor.sizes[-1] == 1 or tensor.strides[-1] == 1
-    return tensor if aligned and dense else copied(plan, tensor, row_strides(tensor.sizes))

@@ -14,13 +14,13 @@ from mobopt.runtimes.vulkan.kernels.activation import IDENTITY, Activation
 from mobopt.runtimes.vulkan.kernels.combine import moments, reduce
 from mobopt.runtimes.vulkan.kernels.geometry import view_strides
 from mobopt.runtimes.vulkan.kernels.normalization_kernel import normalize
+from mobopt.runtimes.vulkan.kernels.operand_rows import row_strides
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder, Term
 from mobopt.runtimes.vulkan.kernels.result_rounding import rounded, rounding_of
 from mobopt.runtimes.vulkan.kernels.views import reshaped
 from mobopt.runtimes.vulkan.lowerings.checks import check_floating
-from mobopt.runtimes.vulkan.lowerings.matmul import row_strides
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
 from mobopt.shaders.enumerations import After, Before, Combination, Opcode, Spread
 

@@ -21,6 +21,7 @@ from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilde
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.pointwise_expressions import EXPRESSIONS, Expression, common_dtype
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
+from mobopt.runtimes.vulkan.lowerings.wanted_layout import wanted_of
 
 _OTHER_MEANINGS = {"aten::max", "aten::min", "aten::max.dim", "aten::min.dim", "aten::where"}
 """Operators that share a name with a pointwise one."""
@@ -177,7 +178,7 @@ def pointwise(plan: Plan, call: Node) -> DeviceTensor:
             call.qualified_op, _as_floats(plan, call), [Value("", call.output.type)], call.origin
         ) as same:
             result = value_of(builder, same)
-    return compute_result(plan, builder, result, call.output)
+    return compute_result(plan, builder, result, call.output, wanted_of(call.output))
 
 
 def _as_floats(plan: Plan, call: Node) -> tuple[Any, ...]:

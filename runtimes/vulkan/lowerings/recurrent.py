@@ -11,11 +11,11 @@ from mobopt.ir import Node, Value
 from mobopt.ir.rewriting import passing_call
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.copies import copied, strided_copy
+from mobopt.runtimes.vulkan.kernels.operand_rows import row_strides
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.recurrent_kernel import StepTensors, append_step, packed_weights, padded_gates
 from mobopt.runtimes.vulkan.kernels.views import reshaped, selected, sliced, swapped, unsqueezed, without_dims
 from mobopt.runtimes.vulkan.lowerings.checks import check_floating
-from mobopt.runtimes.vulkan.lowerings.matmul import row_strides
 from mobopt.runtimes.vulkan.lowerings.registry import lower, lowers
 from mobopt.shaders.enumerations import Cell
 

@@ -13,10 +13,10 @@ from mobopt.ir.rewriting import made_only_for
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.copies import as_contiguous
 from mobopt.runtimes.vulkan.kernels.geometry import expanded
+from mobopt.runtimes.vulkan.kernels.operand_rows import with_dense_rows
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.rotary_kernel import RotaryJob, rotate
 from mobopt.runtimes.vulkan.kernels.views import swapped
-from mobopt.runtimes.vulkan.lowerings.matmul import with_dense_rows
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
 
 ROTARY = "mobopt::rotary"

@@ -17,10 +17,10 @@ from mobopt.runtimes.vulkan.kernels.activation import IDENTITY, Activation, acti
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import CONVOLUTIONS, convolution_of
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue, folded_epilogue
 from mobopt.runtimes.vulkan.kernels.geometry import expanded
+from mobopt.runtimes.vulkan.kernels.operand_rows import row_strides, rows_of_batches
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.row_layers import RowLayersOperands, append_row_layers
 from mobopt.runtimes.vulkan.kernels.weight_packing import bias_vector, matrix_weights
-from mobopt.runtimes.vulkan.lowerings.matmul import row_strides, rows_of_batches
 from mobopt.runtimes.vulkan.lowerings.registry import lowers, why_unsupported
 
 ROW_LAYERS = "mobopt::row_layers"

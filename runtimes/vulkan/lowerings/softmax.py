@@ -22,6 +22,7 @@ from mobopt.runtimes.vulkan.kernels.result_rounding import rounded, rounding_con
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.reductions import converted
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
+from mobopt.runtimes.vulkan.lowerings.wanted_layout import wanted_of
 from mobopt.shaders.enumerations import Combination, Opcode, Quotient
 
 _PASSES = 3
@@ -34,7 +35,7 @@ _PASSES = 3
 def softmax(plan: Plan, call: Node) -> DeviceTensor:
     """Softmax along one dimension: one dispatch, unless the dimension is too long for one."""
     tensor = converted(plan, plan.tensor(call.args[0]), call.output.dtype)
-    target = plan.own_result(call.output)
+    target = plan.own_result(call.output, strides=wanted_of(call.output))
     quotient = Quotient.LOGARITHM if "log_softmax" in call.qualified_op else Quotient.PLAIN
     softmax_into(plan, tensor, target, normalized_dims(call["dim"], tensor.rank), quotient, rounding_of(call))
     return target

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from mobopt.ir import Node
 from mobopt.ops.records import Trait, operators_with
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
-from mobopt.runtimes.vulkan.kernels.geometry import expanded, normalized_dim
+from mobopt.runtimes.vulkan.kernels.geometry import expanded, normalized_dim, view_strides
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.views import (
     diagonal_view,
@@ -24,12 +24,16 @@ from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.registry import LoweringFunction, lowers
 
 _View = Callable[[DeviceTensor, Node], DeviceTensor]
+_VIEWS: dict[str, _View] = {}
+"""What shows a tensor in another way, by the operator."""
 
 
 def _view(*operators: str) -> Callable[[_View], _View]:
     """Register a function of the first tensor and the call."""
 
     def register(function: _View) -> _View:
+        _VIEWS.update((f"aten::{operator}", function) for operator in operators)
+
         def lowering(plan: Plan, call: Node) -> DeviceTensor:
             return function(plan.tensor(call.args[0]), call)
 
@@ -49,11 +53,7 @@ def _pieces(tensor: DeviceTensor, dim: int, call: Node) -> tuple[DeviceTensor, .
     return tuple(pieces)
 
 
-def _reshape(plan: Plan, call: Node) -> DeviceTensor:
-    return reshaped(plan, plan.tensor(call.args[0]), call.output.sizes)
-
-
-_reshape_lowering: LoweringFunction = lowers(
+_RESHAPES = (
     "aten::view",
     "aten::_unsafe_view",
     "aten::reshape",
@@ -66,10 +66,27 @@ _reshape_lowering: LoweringFunction = lowers(
     "aten::atleast_1d",
     "aten::atleast_2d",
     "aten::view_copy",
-    check=check_dtypes,
-    exact=True,
-    long=True,
-)(_reshape)
+)
+
+
+def _reshape(plan: Plan, call: Node) -> DeviceTensor:
+    return reshaped(plan, plan.tensor(call.args[0]), call.output.sizes)
+
+
+_reshape_lowering: LoweringFunction = lowers(*_RESHAPES, check=check_dtypes, exact=True, long=True)(_reshape)
+
+
+def is_view(call: Node) -> bool:
+    """Whether a call shows the elements of its first argument in another way, where strides can say it."""
+    return call.qualified_op in _VIEWS or call.qualified_op in _RESHAPES
+
+
+def shown(tensor: DeviceTensor, call: Node) -> DeviceTensor | None:
+    """A tensor as such a call shows it; None if it has to be copied."""
+    if call.qualified_op in _VIEWS:
+        return _VIEWS[call.qualified_op](tensor, call)
+    strides = view_strides(tensor.sizes, tensor.strides, call.output.sizes)
+    return None if strides is None else tensor.view(call.output.sizes, strides)
 
 
 @_view("permute", "permute_copy")
