@@ -72,6 +72,8 @@ _SCHEMAS = (
     "mobopt::dequantize(Tensor values, Tensor scales, Tensor? zero_points, int[] block_size, int bits, int columns) "
     "-> Tensor",
     "mobopt::fake_quantize(Tensor self, float scale, int quant_min, int quant_max, float? inverse_scale) -> Tensor",
+    "mobopt::rounded_gate(Tensor self, str gate, float scale, int quant_min, int quant_max, float? inverse_scale) "
+    "-> Tensor",
 )
 
 for _text in _SCHEMAS:

@@ -13,7 +13,7 @@ from mobopt.ir import Origin
 from mobopt.ir.dtypes import SCALAR_TYPES
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.schemas import schema_of, schemas_of
-from mobopt.ops.fake_quantize import FAKE_QUANTIZE, fake_quantized
+from mobopt.ops.fake_quantize import FAKE_QUANTIZE, ROUNDED_GATE, fake_quantized, rounded_gate
 from mobopt.ops.permitted import is_of_library, refusal
 from mobopt.ops.quantized import DEQUANTIZE, dequantized
 from mobopt.ops.records import Trait, has_trait
@@ -65,6 +65,7 @@ _OWN: dict[str, Kernel] = {
     **VISION_KERNELS,
     DEQUANTIZE: dequantized,
     FAKE_QUANTIZE: fake_quantized,
+    ROUNDED_GATE: rounded_gate,
     "aten::quantize_per_tensor": quantize_per_tensor,
     **{f"aten::tensor{kind}": _tensor_of for kind in ("", ".bool", ".int", ".float", ".complex")},
     "aten::as_tensor": _as_tensor,

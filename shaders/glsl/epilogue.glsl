@@ -20,9 +20,18 @@ layout(constant_id = FORMS_ID) const int FORMS = 0;
 const int RESULT_FORM = FORMS >> 9 & 7;
 const int STEP_FORM = FORMS >> 12 & 7;
 
-// A function, and then that, if the code has bounds; see Activation in runtimes/vulkan/kernels/activation.py.
+const int GATE_FLAG = 128;
+const int GATE_BOUNDS = 255 << 20; // bounds from 0 to 255
+
+// A function, and then that, if the code has bounds, or what it is applied to times a rounded function; see Activation in
+// runtimes/vulkan/kernels/activation.py.
 vec4 exact_activation(int code, vec4 value, float first, float second) {
-    value = activated(code & 255, value, vec4(first), vec4(second));
+    vec4 applied = activated(code & GATE_FLAG - 1, value, vec4(first), vec4(second));
+    if ((code & GATE_FLAG) != 0) {
+        value *= fake_quantized(GATE_BOUNDS, applied, second, -1.0 / second);
+        return code >> 8 != 0 ? fake_quantized(code, value, first, -1.0 / first) : value;
+    }
+    value = applied;
     return code >> 8 != 0 ? fake_quantized(code, value, first, second) : value;
 }
 

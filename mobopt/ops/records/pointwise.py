@@ -27,7 +27,7 @@ _CHOICES = operators(
     Trait.BY_PARTS,
 )
 _ROUNDING = operators("ceil fix floor round trunc", Trait.ELEMENTWISE, Trait.DELICATE)
-_STEPS = operators("fake_quantize", Trait.ELEMENTWISE, Trait.DELICATE, namespace="mobopt")
+_STEPS = operators("fake_quantize rounded_gate", Trait.ELEMENTWISE, Trait.DELICATE, namespace="mobopt")
 _FUNCTIONS = operators(
     """
     acos acosh arccos arccosh arcsin arcsinh arctan arctan2 arctanh asin asinh atan atan2 atanh cos cosh digamma

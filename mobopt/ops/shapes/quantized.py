@@ -9,7 +9,7 @@ import torch
 from mobopt.ir.dimensions import Dimension
 from mobopt.ir.types import TensorType
 from mobopt.ops.affine_tensor import DTYPES
-from mobopt.ops.fake_quantize import FAKE_QUANTIZE
+from mobopt.ops.fake_quantize import FAKE_QUANTIZE, GATES, ROUNDED_GATE
 from mobopt.ops.quantized import BITS, DEQUANTIZE
 from mobopt.ops.shapes.rules import FLOATS, INTEGERS, equal, require, shape_rule
 
@@ -32,6 +32,13 @@ def in_floats(x: TensorType) -> TensorType:
 def in_steps(x: TensorType, scale: float, low: int, high: int, inverse: float | None) -> TensorType:
     """As the operand."""
     require(x.dtype == torch.float32)
+    return x
+
+
+@shape_rule(ROUNDED_GATE)
+def gated(x: TensorType, gate: str, scale: float, low: int, high: int, inverse: float | None) -> TensorType:
+    """As the operand."""
+    require(x.dtype == torch.float32 and gate in GATES)
     return x
 
 

@@ -20,7 +20,7 @@ from mobopt.runtimes.vulkan.compile.concatenation import Concatenation, find_con
 from mobopt.runtimes.vulkan.compile.declared_halves import DeclaredHalves, HalfChoice
 from mobopt.runtimes.vulkan.compile.decompose import decompose
 from mobopt.runtimes.vulkan.compile.extremes import join_extremes
-from mobopt.runtimes.vulkan.compile.fake_quantize import drop_repeated, find_fake_quantize
+from mobopt.runtimes.vulkan.compile.fake_quantize import drop_repeated, find_fake_quantize, find_rounded_gates
 from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
 from mobopt.runtimes.vulkan.compile.fusion_cached_attention import fold_cached_attention
 from mobopt.runtimes.vulkan.compile.fusion_depthwise import fold_expansions
@@ -156,6 +156,7 @@ def build_stream(
     move_views_after_steps(graph)
     find_normalizations(graph)
     find_activations(graph)
+    find_rounded_gates(graph)
     fold_layer_scales(graph, constants, None if choice is None else choice.elements)
     add_before_joining(graph, constants)
     convolve_before_upsampling(graph)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
-from mobopt.ir import Graph, Node, Value
+from mobopt.ir import Graph, Node, Origin, Value
 from mobopt.ir.rewriting import destroy_unread, made_only_for, make_instead
-from mobopt.ops.fake_quantize import FAKE_QUANTIZE
+from mobopt.ops.fake_quantize import FAKE_QUANTIZE, GATES, ROUNDED_GATE
 from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.vulkan.compile.normalizations import known_number
 
@@ -72,6 +72,37 @@ def drop_repeated(graph: Graph) -> None:
                 found = _Steps(found.scale, max(found.low, 0), max(found.high, 0))
         if found is not None:
             rounded[node.output] = found
+
+
+def find_rounded_gates(graph: Graph) -> None:
+    """Put one operator in the place of the steps that multiply a tensor with a rounded function of it.
+
+    Given:
+        %s : Float(2, 8) = aten::sigmoid(%x)
+        %r : Float(2, 8) = mobopt::fake_quantize(%s, 0.004, 0, 255, None)
+        %y : Float(2, 8) = aten::mul.Tensor(%x, %r)
+    Result:
+        %y : Float(2, 8) = mobopt::rounded_gate(%x, "sigmoid", 0.004, 0, 255, None)
+
+    Nothing else reads what is between.
+    """
+    for node in list(graph.block.nodes):
+        if node.qualified_op != "aten::mul.Tensor" or node.output.dtype != torch.float32:
+            continue
+        for source, other in (node.args, node.args[::-1]):
+            rounding = made_only_for(other, node)
+            gate = (
+                None if rounding is None or rounding.op != FAKE_QUANTIZE else made_only_for(rounding.args[0], rounding)
+            )
+            if rounding is None or gate is None or gate.args[0] is not source:
+                continue
+            name = gate.qualified_op.removeprefix("aten::")
+            if name in GATES and source.tensor_type == node.output.tensor_type:
+                arguments = (source, name, *rounding.args[1:])
+                made = [Value("", node.output.type)]
+                make_instead(Node.call(ROUNDED_GATE, arguments, made, Origin.union((gate.origin, node.origin))), node)
+                destroy_unread(node)
+                break
 
 
 @dataclass(frozen=True)

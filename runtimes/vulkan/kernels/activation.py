@@ -9,11 +9,15 @@ from dataclasses import dataclass, replace
 import torch
 
 from mobopt.ir import Node
-from mobopt.ops.fake_quantize import FAKE_QUANTIZE, whole_steps
+from mobopt.ops.fake_quantize import FAKE_QUANTIZE, ROUNDED_GATE, whole_steps
 from mobopt.shaders.enumerations import Opcode
 
 _BOUND_BITS = 12
 """Of each bound of what is rounded; see ``epilogue.glsl``."""
+_GATE_FLAG = 128
+"""Beyond all opcodes."""
+_GATE_BOUNDS = (0, 255)
+"""Of rounded gates: between zero and one there are no others."""
 _MOST_STEPS = (1 << _BOUND_BITS - 1) - 1
 _INVERSE_LOSS = 1e-6
 """By how much a scale times its inverse may differ from one for a multiple to be rounded to itself."""
@@ -26,12 +30,16 @@ class Activation:
 
     Or one without operands, :data:`FAKE_QUANTIZE` after it, of which ``bounds`` are the integers; the scale and its
     inverse, negative where it divides, are the operands then.
+
+    Or what it is applied to times such a function that is rounded to bytes of the scale ``second``, by a division, and
+    :data:`FAKE_QUANTIZE` after it, if it has ``bounds``, by a division by ``first``.
     """
 
     opcode: Opcode = Opcode.MOVE
     first: float = 0.0
     second: float = 0.0
     bounds: tuple[int, int] | None = None
+    is_gate: bool = False
 
     @property
     def is_identity(self) -> bool:
@@ -42,7 +50,7 @@ class Activation:
     def code(self) -> int:
         """The opcode, with the bounds in the upper bits, as a shader's specialization constant."""
         low, high = (bound & (1 << _BOUND_BITS) - 1 for bound in self.bounds or (0, 0))
-        word = self.opcode | low << 32 - 2 * _BOUND_BITS | high << 32 - _BOUND_BITS
+        word = self.opcode | self.is_gate * _GATE_FLAG | low << 32 - 2 * _BOUND_BITS | high << 32 - _BOUND_BITS
         return word - (word >> 31 << 32)
 
     def followed_by(self, other: Activation) -> Activation | None:
@@ -53,6 +61,9 @@ class Activation:
             return self._limited_to(*other._limits)
         if other.opcode != Opcode.MOVE or other.bounds is None:
             return None
+        if self.is_gate:
+            divides = other.second < 0 or _is_power_of_two(other.first)
+            return replace(self, first=other.first, bounds=other.bounds) if divides and self.bounds is None else None
         if self.bounds is not None:
             return self._bounded(*other.bounds) if other._rounds_as(self) else None
         if self._limits is not None:  # rounding keeps the order of numbers
@@ -130,6 +141,11 @@ _ACTIVATIONS: dict[str, Callable[[Node], Activation]] = {
 }
 
 
+def _is_power_of_two(scale: float) -> bool:
+    """Whether a product with the inverse is the quotient, to the last bit."""
+    return math.frexp(scale)[0] == 0.5
+
+
 def activation_of(call: Node) -> Activation | None:
     """The activation that a pointwise call (in place or not) applies to its first argument; None if it is another."""
     if call.qualified_op == FAKE_QUANTIZE:
@@ -139,6 +155,11 @@ def activation_of(call: Node) -> Activation | None:
         return Activation(
             Opcode.MOVE, scale, -float(torch.tensor(1 / scale)) if inverse is None else inverse, (low, high)
         )
+    if call.qualified_op == ROUNDED_GATE:
+        _, gate, scale, low, high, inverse = call.args
+        divides = inverse is None or _is_power_of_two(scale)
+        own = Activation(Opcode[gate.upper()], 0.0, scale, is_gate=True)
+        return own if divides and (low, high) == _GATE_BOUNDS else None
     namespace, _, rest = call.qualified_op.partition("::")
     name, _, overload = rest.partition(".")
     make = _ACTIVATIONS.get(name.removesuffix("_"))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from mobopt.ir import Node, Value
-from mobopt.ops.fake_quantize import FAKE_QUANTIZE
+from mobopt.ops.fake_quantize import FAKE_QUANTIZE, ROUNDED_GATE
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder, Term, kind_of
 from mobopt.runtimes.vulkan.kernels.result_rounding import rounded_to
 from mobopt.shaders.enumerations import Opcode
@@ -351,6 +351,15 @@ def _fake_quantize(b: ProgramBuilder, call: Node) -> Term:
 
 
 EXPRESSIONS[FAKE_QUANTIZE] = _fake_quantize
+
+
+def _rounded_gate(b: ProgramBuilder, call: Node) -> Term:
+    x, gate, scale, low, high, inverse = call.args
+    value = b.step(Opcode[gate.upper()], b.tensor(x))
+    return b.step(Opcode.MUL, b.tensor(x), rounded_to(b, value, scale, (low, high), inverse))
+
+
+EXPRESSIONS[ROUNDED_GATE] = _rounded_gate
 
 
 @define("gelu")

@@ -21,7 +21,7 @@ from mobopt.runtimes.vulkan.kernels.views import (
     without_dims,
 )
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
-from mobopt.runtimes.vulkan.lowerings.registry import LoweringFunction, lowers
+from mobopt.runtimes.vulkan.lowerings.registry import LoweringFunction, lowering_of, lowers
 
 _View = Callable[[DeviceTensor, Node], DeviceTensor]
 _VIEWS: dict[str, _View] = {}
@@ -53,7 +53,11 @@ def _pieces(tensor: DeviceTensor, dim: int, call: Node) -> tuple[DeviceTensor, .
     return tuple(pieces)
 
 
-_RESHAPES = (
+def _reshape(plan: Plan, call: Node) -> DeviceTensor:
+    return reshaped(plan, plan.tensor(call.args[0]), call.output.sizes)
+
+
+_reshape_lowering: LoweringFunction = lowers(
     "aten::view",
     "aten::_unsafe_view",
     "aten::reshape",
@@ -66,19 +70,20 @@ _RESHAPES = (
     "aten::atleast_1d",
     "aten::atleast_2d",
     "aten::view_copy",
-)
+    check=check_dtypes,
+    exact=True,
+    long=True,
+)(_reshape)
 
 
-def _reshape(plan: Plan, call: Node) -> DeviceTensor:
-    return reshaped(plan, plan.tensor(call.args[0]), call.output.sizes)
-
-
-_reshape_lowering: LoweringFunction = lowers(*_RESHAPES, check=check_dtypes, exact=True, long=True)(_reshape)
+def _is_reshape(call: Node) -> bool:
+    lowering = lowering_of(call.qualified_op)
+    return lowering is not None and lowering.function is _reshape_lowering
 
 
 def is_view(call: Node) -> bool:
     """Whether a call shows the elements of its first argument in another way, where strides can say it."""
-    return call.qualified_op in _VIEWS or call.qualified_op in _RESHAPES
+    return call.qualified_op in _VIEWS or _is_reshape(call)
 
 
 def shown(tensor: DeviceTensor, call: Node) -> DeviceTensor | None:
