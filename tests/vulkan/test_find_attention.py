@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from mobopt import optimize_for_mobile
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Graph, parse_graph, print_graph, verify_graph
-from mobopt.runtimes.vulkan.compile.attention import find_attention, share_heads
+from mobopt.runtimes.vulkan.compile import attention
+from mobopt.runtimes.vulkan.compile.attention import ATTENTION, find_attention, share_heads
 from mobopt.runtimes.vulkan.compile.projections import join_projections
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
@@ -141,6 +142,76 @@ def test_what_torch_onnx_writes_is_found() -> None:
 def test_other_choices_are_left(lines: list[str]) -> None:
     graph = found(*lines, scores=SCALED)
     assert [node.op for node in graph.block.nodes if "matmul" in node.op] == ["aten::matmul"] * 2
+
+
+WINDOWS = "Float(1, 1, 2, 5, 7)"
+IN_WINDOWS = [
+    f"%a : {S} = aten::add.Tensor(%s, %mask, 1)",
+    f"%b : {WINDOWS} = aten::view(%a, [1, 1, 2, 5, 7])",
+    f"%c : {WINDOWS} = aten::add.Tensor(%b, %factors, 1)",
+    f"%d : {S} = aten::view(%c, [1, 2, 5, 7])",
+    softmax("d"),
+]
+
+
+def test_several_masks_are_joined() -> None:
+    graph = found(*IN_WINDOWS)
+    (node,) = [node for node in graph.block.nodes if node.op == ATTENTION]
+    assert torch.equal(node["attn_mask"].elements, (TENSORS["mask"] + TENSORS["factors"]).expand(1, 2, 5, 7))
+
+
+def test_a_mask_of_other_sizes_alone_is_joined() -> None:
+    graph = found(f"%b : {WINDOWS} = aten::view(%s, [1, 1, 2, 5, 7])", *IN_WINDOWS[2:])
+    (node,) = [node for node in graph.block.nodes if node.op == ATTENTION]
+    assert torch.equal(node["attn_mask"].elements, TENSORS["factors"].expand(1, 2, 5, 7))
+
+
+@pytest.mark.parametrize(
+    "lines, most",
+    [
+        ([line.replace("%mask", "%hidden") for line in IN_WINDOWS], 70),
+        (IN_WINDOWS, 69),
+        ([IN_WINDOWS[0], f"%b : {S} = aten::view(%a, [1, 2, 5, 7])", f"%d : {S} = aten::relu(%b)", softmax("d")], 70),
+        ([line.replace("%mask", "%v2") for line in IN_WINDOWS], 70),
+    ],
+    ids=["no key counts", "too large", "something else", "not known"],
+)
+def test_masks_that_are_left(lines: list[str], most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "_MOST_JOINED", most)
+    assert all(node.op != ATTENTION for node in found(*lines, inputs=", %v2 : Float(5, 7)").block.nodes)
+
+
+class Windows(nn.Module):
+    """Attention in windows, of which some hide keys from each other; those of each image have the same masks."""
+
+    def __init__(self, windows: int, heads: int, rows: int) -> None:
+        super().__init__()
+        self.windows = windows
+        self.bias = nn.Parameter(torch.randn(1, heads, rows, rows))
+        self.register_buffer("mask", torch.randint(-1, 1, (windows, rows, rows)) * 100.0)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = (q * 0.3) @ k.transpose(-2, -1) + self.bias
+        every, heads, rows, _ = scores.shape
+        apart = scores.view(every // self.windows, self.windows, heads, rows, rows)
+        apart = apart + self.mask.unsqueeze(1).unsqueeze(0)
+        weights = torch.softmax(apart.view(every, heads, rows, rows), -1)
+        return (weights @ v).transpose(1, 2).reshape(every, rows, -1)
+
+
+@pytest.mark.parametrize("images", [1, 2])
+def test_windows(device: Any, images: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the device's own way and by that of GPUs."""
+    torch.manual_seed(0)
+    model = Windows(3, 2, 7).eval()
+    inputs = [torch.randn(3 * images, 2, 7, 8) for _ in range(3)]
+    with torch.no_grad():
+        expected = model(*inputs)
+    module = optimize_for_mobile(torch.export.export(model, tuple(inputs)), backend="vulkan", runtime="mobopt")
+    for kind in (device.info.kind, "discrete"):
+        monkeypatch.setattr(device, "info", replace(device.info, kind=kind))
+        found = VulkanProgram(module.program, device)(*inputs)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
 class Attention(nn.Module):

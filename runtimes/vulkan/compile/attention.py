@@ -3,7 +3,7 @@ computes it from keys and values as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -11,10 +11,13 @@ from mobopt.ir import Graph, Node, Value
 from mobopt.ir.rewriting import destroy_unread, made_only_for, make_instead
 from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
+from mobopt.runtimes.vulkan.lowerings.views import is_reshape
 
 ATTENTION = "aten::scaled_dot_product_attention"
 """The operator that one kernel computes."""
 _PRODUCTS = ("aten::matmul", "aten::bmm")
+_MOST_JOINED = 1 << 22
+"""Elements of a mask that several were joined to."""
 _SCALINGS: dict[str, Callable[[float, float], float]] = {
     "aten::mul.Scalar": float.__mul__,
     "aten::mul.Tensor": float.__mul__,
@@ -36,8 +39,9 @@ def find_attention(graph: Graph) -> None:
         %y : Float(1, 2, 5, 8) = aten::scaled_dot_product_attention(%q, %k, %v, None, 0.0, False, 0.5, False)
 
     The mask must be a constant of which every row lets a key count: where none does, the steps give NaN and attention
-    zeros. It may be any where zeros are put in the place of NaN, as ``torch.onnx`` writes attention; it scales queries
-    and keys, too, each by a root, and exchanges keys' rows and columns in three dimensions.
+    zeros. There may be several, also of scores whose first dimensions were divided for them. It may be any where zeros
+    are put in the place of NaN, as ``torch.onnx`` writes attention; it scales queries and keys, too, each by a root,
+    and exchanges keys' rows and columns in three dimensions.
     """
     for node in graph.block.nodes:
         if node.op in _PRODUCTS:
@@ -51,12 +55,9 @@ def _replace(last: Node) -> None:
         return
     if softmax["dim"] not in (-1, weights.rank - 1) or softmax["dtype"] not in (None, torch.float32):
         return
-    found = _sum_with_mask(softmax.args[0], softmax, takes_any=bool(steps))
+    takes_any = bool(steps)
     steps.append(softmax)
-    scores, mask = softmax.args[0], None
-    if found is not None:
-        steps.append(found[0])
-        scores, mask = found[1:]
+    scores, mask = _without_masks(softmax.args[0], steps, takes_any)
     scores, scale = _without_scale(scores, steps[-1], steps)
     product = made_only_for(scores, steps[-1])
     if product is None or product.op not in _PRODUCTS:
@@ -206,7 +207,60 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def _sum_with_mask(scores: Value, reader: Node, takes_any: bool) -> tuple[Node, Value, Value] | None:
+def _without_masks(weighted: Value, steps: list[Node], takes_any: bool) -> tuple[Value, Value | None]:
+    """Scores as they were before masks were added, and the mask that is all of them; ``steps`` grow, of which the last
+    is what reads the scores. Several masks, and those that are added to scores in another shape, must be constants, as
+    those of windows that share a batch's dimension (Z. Liu et al., "Swin Transformer", 2021)."""
+    masks: list[tuple[Value, tuple[int, ...]]] = []
+    scores, taken = weighted, len(steps)
+    while True:
+        views = _views_before(scores, steps[-1])
+        shape = views[-1].args[0] if views else scores
+        found = _sum_with_mask(shape, views[-1] if views else steps[-1])
+        if found is None:
+            if masks and scores.sizes != weighted.sizes:
+                steps += views
+                scores = shape
+            break
+        steps += [*views, found[0]]
+        scores = found[1]
+        masks.append((found[2], scores.sizes))
+    whole = masks[0][0] if [sizes for _, sizes in masks] == [weighted.sizes] else _joined(masks, weighted)
+    counts = whole is not None and (takes_any or _lets_keys_count(whole))
+    if not masks or not counts or scores.sizes != weighted.sizes:
+        del steps[taken:]
+        return weighted, None
+    return scores, whole
+
+
+def _views_before(x: Value, reader: Node) -> list[Node]:
+    """Views of other sizes that keep the last two dimensions, the last one first, each read by the one before alone."""
+    views: list[Node] = []
+    while (step := made_only_for(x, reader)) is not None and is_reshape(step):
+        if step.args[0].sizes[-2:] != x.sizes[-2:]:
+            break
+        views.append(step)
+        x, reader = step.args[0], step
+    return views
+
+
+def _joined(masks: Sequence[tuple[Value, tuple[int, ...]]], scores: Value) -> Value | None:
+    """One mask for scores of a shape, of constants that were added to them in several shapes."""
+    if not masks or scores.numel > _MOST_JOINED:
+        return None
+    whole = torch.zeros(scores.sizes)
+    for mask, sizes in masks:
+        if mask.elements is None:
+            return None
+        whole = whole + mask.elements.expand(sizes).reshape(scores.sizes)
+    return Value.of_elements(whole, torch.float32)
+
+
+def _lets_keys_count(mask: Value) -> bool:
+    return mask.elements is not None and bool((mask.elements > -torch.inf).any(-1).all())
+
+
+def _sum_with_mask(scores: Value, reader: Node) -> tuple[Node, Value, Value] | None:
     """A sum of scores and a mask that attention may add instead: the node, the scores and the mask."""
     step = made_only_for(scores, reader)
     if step is None or step.qualified_op != "aten::add.Tensor" or step["alpha"] != 1:
@@ -214,7 +268,5 @@ def _sum_with_mask(scores: Value, reader: Node, takes_any: bool) -> tuple[Node, 
     first, second = step.args[:2]
     if not isinstance(second, Value) or second.rank < 2:
         return None
-    if second.dtype != torch.float32 or second.rank > scores.rank or first.sizes != scores.sizes:
-        return None
-    counts = takes_any or (second.elements is not None and bool((second.elements > -torch.inf).any(-1).all()))
-    return (step, first, second) if counts else None
+    fits = second.dtype == torch.float32 and second.rank <= scores.rank and first.sizes == scores.sizes
+    return (step, first, second) if fits else None

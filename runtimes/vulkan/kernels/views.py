@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.copies import as_contiguous, strided_copy
@@ -10,12 +10,15 @@ from mobopt.runtimes.vulkan.kernels.geometry import normalized_dim, view_strides
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 
 
-def reshaped(plan: Plan, tensor: DeviceTensor, sizes: Sequence[int]) -> DeviceTensor:
-    """The tensor with other sizes: a view if strides allow it, else one copy into the layout that the new sizes get."""
+def reshaped(
+    plan: Plan, tensor: DeviceTensor, sizes: Sequence[int], wanted: Callable[[], Sequence[int] | None] = lambda: None
+) -> DeviceTensor:
+    """The tensor with other sizes: a view if strides allow it, else one copy into the layout that the new sizes get, or
+    that is ``wanted``."""
     strides = view_strides(tensor.sizes, tensor.strides, sizes)
     if strides is not None:
         return tensor.view(sizes, strides)
-    target = plan.empty(sizes, tensor.dtype, elements=tensor.storage.elements)
+    target = plan.empty(sizes, tensor.dtype, wanted(), tensor.storage.elements)
     as_source = view_strides(target.sizes, target.strides, tensor.sizes)
     if as_source is None:
         dense = as_contiguous(plan, tensor)

@@ -12,7 +12,6 @@ from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.views import (
     diagonal_view,
     permuted,
-    reshaped,
     selected,
     sliced,
     strided_view,
@@ -21,11 +20,12 @@ from mobopt.runtimes.vulkan.kernels.views import (
     without_dims,
 )
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
-from mobopt.runtimes.vulkan.lowerings.registry import LoweringFunction, lowering_of, lowers
+from mobopt.runtimes.vulkan.lowerings.registry import LoweringFunction, lowers
 
 _View = Callable[[DeviceTensor, Node], DeviceTensor]
 _VIEWS: dict[str, _View] = {}
 """What shows a tensor in another way, by the operator."""
+_RESHAPES: set[str] = set()
 
 
 def _view(*operators: str) -> Callable[[_View], _View]:
@@ -53,37 +53,20 @@ def _pieces(tensor: DeviceTensor, dim: int, call: Node) -> tuple[DeviceTensor, .
     return tuple(pieces)
 
 
-def _reshape(plan: Plan, call: Node) -> DeviceTensor:
-    return reshaped(plan, plan.tensor(call.args[0]), call.output.sizes)
+def reshapes(*operators: str) -> Callable[[LoweringFunction], LoweringFunction]:
+    """Register a lowering of operators that show all elements with other sizes, or copy them."""
+    _RESHAPES.update(operators)
+    return lowers(*operators, check=check_dtypes, exact=True, long=True)
 
 
-_reshape_lowering: LoweringFunction = lowers(
-    "aten::view",
-    "aten::_unsafe_view",
-    "aten::reshape",
-    "aten::_reshape_alias",
-    "aten::view_as",
-    "aten::reshape_as",
-    "aten::flatten.using_ints",
-    "aten::unflatten.int",
-    "aten::ravel",
-    "aten::atleast_1d",
-    "aten::atleast_2d",
-    "aten::view_copy",
-    check=check_dtypes,
-    exact=True,
-    long=True,
-)(_reshape)
-
-
-def _is_reshape(call: Node) -> bool:
-    lowering = lowering_of(call.qualified_op)
-    return lowering is not None and lowering.function is _reshape_lowering
+def is_reshape(call: Node) -> bool:
+    """Whether a call gives all elements other sizes."""
+    return call.qualified_op in _RESHAPES
 
 
 def is_view(call: Node) -> bool:
     """Whether a call shows the elements of its first argument in another way, where strides can say it."""
-    return call.qualified_op in _VIEWS or _is_reshape(call)
+    return call.qualified_op in _VIEWS or is_reshape(call)
 
 
 def shown(tensor: DeviceTensor, call: Node) -> DeviceTensor | None:
