@@ -28,11 +28,10 @@ const int GATE_BOUNDS = 255 << 20; // bounds from 0 to 255
 vec4 exact_activation(int code, vec4 value, float first, float second) {
     vec4 applied = activated(code & GATE_FLAG - 1, value, vec4(first), vec4(second));
     if ((code & GATE_FLAG) != 0) {
-        value *= fake_quantized(GATE_BOUNDS, applied, second, -1.0 / second);
-        return code >> 8 != 0 ? fake_quantized(code, value, first, -1.0 / first) : value;
+        precise vec4 passing = value * fake_quantized(GATE_BOUNDS, applied, second, -1.0 / second);
+        return code >> 8 != 0 ? fake_quantized(code, passing, first, -1.0 / first) : passing;
     }
-    value = applied;
-    return code >> 8 != 0 ? fake_quantized(code, value, first, second) : value;
+    return code >> 8 != 0 ? fake_quantized(code, applied, first, second) : applied;
 }
 
 // What an activation gives that is rounded next, unless the result stands for tensors of halves: those are as the operators' own.

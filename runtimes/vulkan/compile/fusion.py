@@ -26,7 +26,7 @@ from mobopt.runtimes.vulkan.lowerings.matmul import (
 )
 from mobopt.runtimes.vulkan.lowerings.registry import (
     LoweringResult,
-    lower_supported,
+    lower_part,
     lowering_of,
     lowers,
     why_unsupported,
@@ -89,10 +89,4 @@ def _has_room(parts: list[Node], node: Node, source: Value) -> bool:
 def product_with_epilogue(plan: Plan, node: Node) -> LoweringResult:
     """A convolution or matrix product that finishes what it computes before it stores it."""
     parts = parts_of(node)
-    first = parts[0]
-    plan.stand_in(first.output, node.output)
-    first.attributes[EPILOGUE] = folded_epilogue(parts)
-    try:
-        return lower_supported(plan, first)
-    finally:
-        del first.attributes[EPILOGUE]
+    return lower_part(plan, parts[0], node, EPILOGUE, folded_epilogue(parts))

@@ -122,3 +122,13 @@ def lower_supported(plan: Plan, call: Node) -> LoweringResult:
     if lowering.exact or not has_narrow(call):
         return lowering.function(plan, call)
     return lower_widened(plan, call, lowering.function)
+
+
+def lower_part(plan: Plan, part: Node, whole: Node, attribute: str, others: object) -> LoweringResult:
+    """Lower the part of a node that makes what the whole does, and tell it by an attribute what the others do."""
+    plan.stand_in(part.output, whole.output)
+    part.attributes[attribute] = others
+    try:
+        return lower_supported(plan, part)
+    finally:
+        del part.attributes[attribute]

@@ -7,16 +7,11 @@ from mobopt.ir import Node
 from mobopt.runtimes.vulkan.kernels.activation import activation_of
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.result_rounding import ROUNDED, ROUNDING
-from mobopt.runtimes.vulkan.lowerings.registry import LoweringResult, lower_supported, lowers
+from mobopt.runtimes.vulkan.lowerings.registry import LoweringResult, lower_part, lowers
 
 
 @lowers(ROUNDED, exact=True)
 def rounded_result(plan: Plan, node: Node) -> LoweringResult:
     """What computes it stores it rounded."""
     first, rounding = node.blocks[0].nodes
-    plan.stand_in(first.output, node.output)
-    first.attributes[ROUNDING] = activation_of(rounding)
-    try:
-        return lower_supported(plan, first)
-    finally:
-        del first.attributes[ROUNDING]
+    return lower_part(plan, first, node, ROUNDING, activation_of(rounding))
