@@ -210,7 +210,10 @@ def test_windows(device: Any, images: int, monkeypatch: pytest.MonkeyPatch) -> N
     module = optimize_for_mobile(torch.export.export(model, tuple(inputs)), backend="vulkan", runtime="mobopt")
     for kind in (device.info.kind, "discrete"):
         monkeypatch.setattr(device, "info", replace(device.info, kind=kind))
-        found = VulkanProgram(module.program, device)(*inputs)
+        program = VulkanProgram(module.program, device)
+        found = program(*inputs)
+        shaders = [item.operation.shader for item in program.profile(inputs) if isinstance(item.operation, Dispatch)]
+        assert kind != "discrete" or any(shader.startswith("attention") for shader in shaders)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 

@@ -90,19 +90,24 @@ def find_rounded_gates(graph: Graph) -> None:
         if node.qualified_op != "aten::mul.Tensor" or node.output.dtype != torch.float32:
             continue
         for source, other in (node.args, node.args[::-1]):
-            rounding = made_only_for(other, node)
-            gate = (
-                None if rounding is None or rounding.op != FAKE_QUANTIZE else made_only_for(rounding.args[0], rounding)
-            )
-            if rounding is None or gate is None or gate.args[0] is not source:
-                continue
-            name = gate.qualified_op.removeprefix("aten::")
-            if name in GATES and source.tensor_type == node.output.tensor_type:
-                arguments = (source, name, *rounding.args[1:])
+            found = _gate_and_rounding(source, other, node)
+            if found is not None:
+                gate, rounding = found
+                arguments = (source, gate.qualified_op.removeprefix("aten::"), *rounding.args[1:])
                 made = [Value("", node.output.type)]
                 make_instead(Node.call(ROUNDED_GATE, arguments, made, Origin.union((gate.origin, node.origin))), node)
                 destroy_unread(node)
                 break
+
+
+def _gate_and_rounding(source: Value, factor: object, product: Node) -> tuple[Node, Node] | None:
+    """The function of ``source`` and the rounding of it that make what a product multiplies it with."""
+    rounding = made_only_for(factor, product)
+    if rounding is None or rounding.op != FAKE_QUANTIZE or source.tensor_type != product.output.tensor_type:
+        return None
+    gate = made_only_for(rounding.args[0], rounding)
+    is_known = gate is not None and gate.qualified_op.removeprefix("aten::") in GATES
+    return (gate, rounding) if gate is not None and is_known and gate.args[0] is source else None
 
 
 @dataclass(frozen=True)

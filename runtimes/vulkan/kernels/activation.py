@@ -17,7 +17,7 @@ _BOUND_BITS = 12
 _GATE_FLAG = 128
 """Beyond all opcodes."""
 _GATE_BOUNDS = (0, 255)
-"""Of rounded gates: between zero and one there are no others."""
+"""Of gates that are rounded to bytes, whose zero is the least."""
 _MOST_STEPS = (1 << _BOUND_BITS - 1) - 1
 _INVERSE_LOSS = 1e-6
 """By how much a scale times its inverse may differ from one for a multiple to be rounded to itself."""
