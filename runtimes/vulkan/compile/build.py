@@ -45,6 +45,7 @@ from mobopt.runtimes.vulkan.compile.placement import Placement, place_calls
 from mobopt.runtimes.vulkan.compile.precision import NOTHING_HALVED, HalfReport, Halving
 from mobopt.runtimes.vulkan.compile.projections import join_projections
 from mobopt.runtimes.vulkan.compile.quantized import choose_rows_first, expand_weights, fold_weights, is_never_made
+from mobopt.runtimes.vulkan.compile.row_orders import order_rows
 from mobopt.runtimes.vulkan.compile.simplify import simplify
 from mobopt.runtimes.vulkan.compile.tokens import add_before_joining
 from mobopt.runtimes.vulkan.compile.upsampling import convolve_before_upsampling
@@ -165,6 +166,7 @@ def build_stream(
         share_heads(graph)
         interleave_gates(graph, constants)
         join_projections(graph, constants)
+    order_rows(graph)
     narrow_early(graph)
     view_before_norms(graph)
     choose_rows_first(graph)

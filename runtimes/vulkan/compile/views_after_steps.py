@@ -8,6 +8,7 @@ from mobopt.ir import Graph, Node, Value
 from mobopt.ir.rewriting import destroy_unread
 from mobopt.ops.fake_quantize import FAKE_QUANTIZE
 from mobopt.ops.records import Trait, has_trait
+from mobopt.runtimes.vulkan.compile.moved_rows import is_mover
 from mobopt.runtimes.vulkan.compile.normalizations import known_number
 from mobopt.runtimes.vulkan.kernels.activation import activation_of
 from mobopt.runtimes.vulkan.kernels.epilogue import added_operands
@@ -106,9 +107,4 @@ def _keeps_type(node: Node, place: int) -> bool:
 def _view_of_all(value: Any) -> Node | None:
     """What makes a value that is read once, if it shows every element of its only tensor once."""
     view = value.producer if isinstance(value, Value) and len(value.uses) == 1 else None
-    if view is None or len(view.outputs) != 1 or len(view.inputs) != 1 or not isinstance(view.args[0], Value):
-        return None
-    traits = all(has_trait(view.qualified_op, trait) for trait in (Trait.MOVES_ELEMENTS, Trait.DISTINCT))
-    source = view.args[0]
-    shows_all = traits and source.numel == view.output.numel and source.dtype == view.output.dtype
-    return view if shows_all else None
+    return view if view is not None and is_mover(view) else None

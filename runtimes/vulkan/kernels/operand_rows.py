@@ -16,12 +16,16 @@ def row_strides(sizes: Sequence[int]) -> tuple[int, ...]:
     return contiguous_strides((*sizes[:-1], aligned_channels(sizes[-1])))
 
 
-def with_dense_rows(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:
-    """The tensor itself if its rows are dense and start on vec4s, else a copy of which that is true."""
+def has_dense_rows(tensor: DeviceTensor) -> bool:
+    """Whether rows are dense and start on vec4s."""
     steps = [stride for size, stride in zip(tensor.sizes[:-1], tensor.strides[:-1], strict=True) if size > 1]
     aligned = all(number % 4 == 0 for number in (tensor.offset, tensor.storage.capacity, *steps))
-    dense = tensor.sizes[-1] == 1 or tensor.strides[-1] == 1
-    return tensor if aligned and dense else copied(plan, tensor, row_strides(tensor.sizes))
+    return aligned and (tensor.sizes[-1] == 1 or tensor.strides[-1] == 1)
+
+
+def with_dense_rows(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:
+    """The tensor itself if its rows are dense and start on vec4s, else a copy of which that is true."""
+    return tensor if has_dense_rows(tensor) else copied(plan, tensor, row_strides(tensor.sizes))
 
 
 def rows_of_batches(plan: Plan, tensor: DeviceTensor, batch_rank: int) -> DeviceTensor:

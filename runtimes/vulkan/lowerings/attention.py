@@ -16,7 +16,7 @@ from mobopt.runtimes.vulkan.kernels.attention_row_kernel import attend_rows, may
 from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.geometry import Iteration, expanded, merged
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import EMULATED_UNITS, multiplies
-from mobopt.runtimes.vulkan.kernels.operand_rows import row_strides, rows_of_batches, with_dense_rows
+from mobopt.runtimes.vulkan.kernels.operand_rows import has_dense_rows, row_strides, rows_of_batches, with_dense_rows
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder
@@ -26,6 +26,7 @@ from mobopt.runtimes.vulkan.lowerings.creation import fill
 from mobopt.runtimes.vulkan.lowerings.matmul import append_batches, factors_of_batches
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
 from mobopt.runtimes.vulkan.lowerings.softmax import softmax_into
+from mobopt.runtimes.vulkan.lowerings.wanted_layout import wanted_strides
 from mobopt.shaders.enumerations import Opcode, Quotient
 
 _LONG = 1024
@@ -105,7 +106,8 @@ def result_of(plan: Plan, output: Value, *, beside: bool) -> DeviceTensor:
         return plan.own_result(output, output.sizes, row_strides(output.sizes))
     *outer, heads = outer
     steps = row_strides((*outer, rows, heads, columns))
-    return plan.own_result(output, output.sizes, (*steps[:-3], steps[-2], steps[-3], 1))
+    strides = (*steps[:-3], steps[-2], steps[-3], 1)
+    return plan.own_result(output, output.sizes, wanted_strides(output, strides, has_dense_rows) or strides)
 
 
 def grouped_by_keys(tensor: DeviceTensor, lead: Sequence[int], heads: int) -> DeviceTensor:
