@@ -4,6 +4,7 @@ computes it from keys and values as they are."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -38,6 +39,9 @@ def find_attention(graph: Graph) -> None:
         %k : Float(1, 2, 5, 8) = aten::transpose.int(%t, -2, -1)
         %y : Float(1, 2, 5, 8) = aten::scaled_dot_product_attention(%q, %k, %v, None, 0.0, False, 0.5, False)
 
+    So it is with ``v^T @ softmax(...)^T``, of columns in the place of rows, as convolutions give them, and where the
+    softmax is along columns.
+
     The mask must be a constant of which every row lets a key count: where none does, the steps give NaN and attention
     zeros. There may be several, also of scores whose first dimensions were divided for them. It may be any where zeros
     are put in the place of NaN, as ``torch.onnx`` writes attention; it scales queries and keys, too, each by a root,
@@ -48,35 +52,97 @@ def find_attention(graph: Graph) -> None:
             _replace(node)
 
 
+@dataclass(frozen=True)
+class _Weighted:
+    """A product of values and of what may be attention's weights."""
+
+    weights: Value
+    reader: Node
+    """Of the weights."""
+    values: Value
+    is_turned: bool
+    """Whether it is ``v^T @ weights^T``, the result with rows and columns exchanged."""
+    by_columns: bool
+    """Whether weights come as ``weights^T``: a softmax makes them along columns."""
+
+
+def _weighted(last: Node) -> _Weighted:
+    left, right = last.args[:2]
+    turn = made_only_for(right, last)
+    if turn is not None and _is_turn(turn):
+        return _Weighted(turn.args[0], turn, left, True, False)
+    softmax = turn if turn is not None and has_trait(turn.qualified_op, Trait.SOFTMAX) else None
+    if softmax is not None and softmax["dim"] in (-2, right.rank - 2):
+        return _Weighted(right, last, left, True, True)
+    return _Weighted(left, last, right, False, False)
+
+
 def _replace(last: Node) -> None:
-    weights, value = last.args[:2]
-    steps, softmax = _without_guard(weights, last)
+    found = _weighted(last)
+    weights, rank = found.weights, found.weights.rank
+    steps, softmax = _without_guard(weights, found.reader)
     if softmax is None or not has_trait(softmax.qualified_op, Trait.SOFTMAX) or softmax.op != "aten::softmax":
         return
-    if softmax["dim"] not in (-1, weights.rank - 1) or softmax["dtype"] not in (None, torch.float32):
+    if softmax["dim"] % rank != rank - 1 - found.by_columns or softmax["dtype"] not in (None, torch.float32):
         return
     takes_any = bool(steps)
-    steps.append(softmax)
-    scores, mask = _without_masks(softmax.args[0], steps, takes_any)
+    steps = [*([] if found.reader is last else [found.reader]), *steps, softmax]
+    scores, mask = softmax.args[0], None
+    if not found.by_columns:
+        scores, mask = _without_masks(scores, steps, takes_any)
     scores, scale = _without_scale(scores, steps[-1], steps)
     product = made_only_for(scores, steps[-1])
     if product is None or product.op not in _PRODUCTS:
         return
     steps.append(product)
-    (query, of_query), (turned, of_key) = (_without_scale(factor, product, steps) for factor in product.args[:2])
-    if not query.rank == turned.rank == value.rank >= 3 or query.dtype not in (torch.float32, torch.float16):
+    (left, of_left), (right, of_right) = (_without_scale(factor, product, steps) for factor in product.args[:2])
+    if not left.rank == right.rank == found.values.rank >= 3 or left.dtype not in (torch.float32, torch.float16):
         return
-    key = _turned_in_three(turned) or _turned(turned, last)
-    args = (query, key, value, mask, 0.0, False, scale * of_query * of_key, False)
-    attention = Node.call(ATTENTION, args, [Value("", last.output.type)], last.origin)
+    if found.by_columns:
+        query, key, of_columns = _turned(right, last), left, 1.0
+    else:
+        query, of_columns = _without_scale_of_columns(left, product, steps, last)
+        key = _turned_in_three(right) or _turned(right, last)
+    value = _turned(found.values, last) if found.is_turned else found.values
+    args = (query, key, value, mask, 0.0, False, scale * of_left * of_columns * of_right, False)
+    made = Value.of_tensor(last.output.dtype, (*query.sizes[:-1], value.sizes[-1]))
+    attention = Node.call(ATTENTION, args, [made], last.origin)
     if why_unsupported(attention) is not None:
         attention.destroy()
-        destroy_unread(key.producer)
+        for unread in (query, key, value):
+            destroy_unread(unread.producer)
         return
+    if found.is_turned:
+        attention.insert_before(last)
+        attention = Node.call("aten::transpose.int", (made, -2, -1), [Value("", last.output.type)], last.origin)
     make_instead(attention, last)
     for step in (last, *steps):
         step.destroy()
-    destroy_unread(turned.producer)
+    for unread in (left, right):
+        destroy_unread(unread.producer)
+
+
+def _is_turn(node: Node) -> bool:
+    """Whether a node exchanges the last two dimensions."""
+    if node.qualified_op not in ("aten::transpose.int", "aten::permute") or node.output.rank < 2:
+        return False
+    dims = list(range(node.output.rank))
+    if node.op == "aten::permute":
+        return [dim % len(dims) for dim in node["dims"]] == [*dims[:-2], dims[-1], dims[-2]]
+    return sorted(dim % len(dims) for dim in (node["dim0"], node["dim1"])) == dims[-2:]
+
+
+def _without_scale_of_columns(query: Value, product: Node, steps: list[Node], last: Node) -> tuple[Value, float]:
+    """Queries without the numbers that they were multiplied by as columns, and the product of these; ``steps`` grow."""
+    turn = made_only_for(query, product)
+    inner: list[Node] = []
+    if turn is None or not _is_turn(turn):
+        return query, 1.0
+    columns, scale = _without_scale(turn.args[0], turn, inner)
+    if not inner:
+        return query, 1.0
+    steps += [turn, *inner]
+    return _turned(columns, last), scale
 
 
 def _turned(x: Value, reader: Node) -> Value:
@@ -177,11 +243,7 @@ def _shared(value: Value) -> Value | None:
 def _turned_back(node: Node) -> Value | None:
     """What was repeated, where rows and columns were exchanged twice since."""
     inner = node.args[0].producer
-    if inner is None or inner.qualified_op != "aten::transpose.int":
-        return None
-    rank = node.output.rank
-    turns = [sorted(dim % rank for dim in (step["dim0"], step["dim1"])) for step in (node, inner)]
-    return _shared(inner.args[0]) if turns == [[rank - 2, rank - 1]] * 2 else None
+    return _shared(inner.args[0]) if inner is not None and _is_turn(node) and _is_turn(inner) else None
 
 
 def _spread_heads(spread: Value, value: Value) -> Value | None:
