@@ -204,6 +204,16 @@ class Spread(IntEnum):
     RECIPROCAL_DEVIATION = 2
 
 
+class Norm(IntEnum):
+    """What a normalisation divides by."""
+
+    ROOT_MEAN_SQUARE = 0
+    CENTERED = 1
+    """The deviation, after the mean was subtracted."""
+    EUCLIDEAN = 2
+    """The root of the sum of squares, or of the number that it is at least."""
+
+
 class Quotient(IntEnum):
     """What a softmax makes of powers and their sum."""
 
@@ -269,6 +279,7 @@ GENERATED: dict[str, type[IntEnum]] = {
     "before.glsl": Before,
     "after.glsl": After,
     "spread.glsl": Spread,
+    "norm.glsl": Norm,
     "quotient_kind.glsl": Quotient,
     "negative.glsl": Negative,
     "put.glsl": Put,

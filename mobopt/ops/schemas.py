@@ -74,6 +74,7 @@ _SCHEMAS = (
     "mobopt::fake_quantize(Tensor self, float scale, int quant_min, int quant_max, float? inverse_scale) -> Tensor",
     "mobopt::rounded_gate(Tensor self, str gate, float scale, int quant_min, int quant_max, float? inverse_scale) "
     "-> Tensor",
+    "mobopt::l2_normalize(Tensor self, int dim, float eps, Tensor? weight) -> Tensor",
 )
 
 for _text in _SCHEMAS:

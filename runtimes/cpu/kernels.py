@@ -14,6 +14,7 @@ from mobopt.ir.dtypes import SCALAR_TYPES
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.schemas import schema_of, schemas_of
 from mobopt.ops.fake_quantize import FAKE_QUANTIZE, ROUNDED_GATE, fake_quantized, rounded_gate
+from mobopt.ops.l2_normalize import L2_NORMALIZE, l2_normalized
 from mobopt.ops.permitted import is_of_library, refusal
 from mobopt.ops.quantized import DEQUANTIZE, dequantized
 from mobopt.ops.records import Trait, has_trait
@@ -66,6 +67,7 @@ _OWN: dict[str, Kernel] = {
     DEQUANTIZE: dequantized,
     FAKE_QUANTIZE: fake_quantized,
     ROUNDED_GATE: rounded_gate,
+    L2_NORMALIZE: l2_normalized,
     "aten::quantize_per_tensor": quantize_per_tensor,
     **{f"aten::tensor{kind}": _tensor_of for kind in ("", ".bool", ".int", ".float", ".complex")},
     "aten::as_tensor": _as_tensor,

@@ -1,12 +1,13 @@
 #version 450
-// (x - mean) / sqrt(variance + eps) * weight + bias over the reduced dimensions, or x / sqrt(mean square + eps) * weight + bias. The
-// variance as in moments.comp, in two passes; a third one writes.
+// (x - mean) / sqrt(variance + eps) * weight + bias over the reduced dimensions, or x / sqrt(mean square + eps) * weight + bias, or
+// x / sqrt(max(sum of squares, eps)) * weight + bias. The variance as in moments.comp, in two passes; a third one writes.
 #extension GL_GOOGLE_include_directive : require
 #include "moments.glsl"
 
-layout(constant_id = 9) const int IS_CENTERED = 1;
+layout(constant_id = 9) const int NORM = 1;
 layout(constant_id = 10) const int WEIGHT_ACCESS = -1; // -1: there is none
 layout(constant_id = 11) const int BIAS_ACCESS = -1;
+#include "norm.glsl"
 #define STEPS_ID 12
 #include "rounded_result.glsl"
 
@@ -26,7 +27,7 @@ void main() {
     float share = number_at(SHARE_WORD), eps = number_at(EPS_WORD);
 
     vec4 center = vec4(0.0);
-    if (IS_CENTERED != 0) {
+    if (NORM == CENTERED) {
         vec4 own = vec4(0.0);
         STRETCHES(first, steps) {
             vec4 part = vec4(0.0);
@@ -53,12 +54,12 @@ void main() {
         own_square += square;
     }
     totals_of(own_distance, own_square);
-    if (IS_CENTERED != 0) {
+    if (NORM == CENTERED) {
         vec4 moved = own_distance * share;
         own_square = not_negative(own_square - own_distance * moved);
         center += moved;
     }
-    vec4 scale = 1.0 / sqrt(own_square * share + eps);
+    vec4 scale = 1.0 / sqrt(NORM == EUCLIDEAN ? mix(own_square, vec4(eps), lessThan(own_square, vec4(eps))) : own_square * share + eps);
 
     if (!item.exists) return;
     int target = kept_offset(item, OUTPUT_WORD);

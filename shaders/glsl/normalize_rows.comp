@@ -8,10 +8,11 @@
 
 layout(constant_id = 1) const int LANES = 32; // of a subgroup
 layout(constant_id = 2) const int HELD = 1;   // vec4s of an invocation
-layout(constant_id = 3) const int IS_CENTERED = 1;
+layout(constant_id = 3) const int NORM = 1;
 layout(constant_id = 4) const int HAS_WEIGHT = 0;
 layout(constant_id = 5) const int HAS_BIAS = 0;
 layout(constant_id = 6) const int FORMS = 0; // of elements, three bits each: data, weights, biases, result
+#include "norm.glsl"
 #define STEPS_ID 7
 #include "rounded_result.glsl"
 
@@ -37,7 +38,7 @@ void main() {
         shifts[i] = HAS_BIAS != 0 && inside ? LOAD_FLOATS4(biases, FORMS >> 6 & 7, bias_start + place) : vec4(0.0);
     }
     precise float center = 0.0; // what the distances below are from, to the last bit: equal elements are to give 0
-    if (IS_CENTERED != 0) {
+    if (NORM == CENTERED) {
         vec4 own = vec4(0.0);
         [[unroll]] for (int i = 0; i < HELD; ++i) own += values[i];
         center = across(own) * share;
@@ -49,13 +50,13 @@ void main() {
         squares += off * off;
     }
     float square = across(squares);
-    if (IS_CENTERED != 0) {
+    if (NORM == CENTERED) {
         float distance = across(distances), moved = distance * share;
         square -= distance * moved;
         if (square < 0.0) square = 0.0; // what rounding left; NaN stays
         center += moved;
     }
-    float scale = 1.0 / sqrt(square * share + eps);
+    float scale = 1.0 / sqrt(NORM == EUCLIDEAN ? (square < eps ? eps : square) : square * share + eps);
     if (!exists) return;
     [[unroll]] for (int i = 0; i < HELD; ++i) {
         int place = lane + i * LANES;

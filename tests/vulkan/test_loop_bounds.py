@@ -310,6 +310,18 @@ def test_packed_layer(kind):
     check(dispatches_of(plan))
 
 
+@pytest.mark.parametrize("kind", DEVICES)
+@pytest.mark.parametrize("dim", [0, 1])
+def test_vectors_of_length_one(kind, dim):
+    for sizes in ((300_007, 5), (3, 5_000_001), (2, 3, 1009, 1013)):
+        plan = Plan(device_info(kind) if isinstance(kind, str) else kind)
+        source = Value.of_tensor(torch.float32, sizes)
+        plan.place(source, plan.empty(sizes))
+        call = Node.call("mobopt::l2_normalize", (source, dim, 1e-12, None), (Value.of_tensor(torch.float32, sizes),))
+        registry.lower(plan, call)
+        check(dispatches_of(plan))
+
+
 def test_every_lowering_of_these_families_has_a_case():
     functions = {registry._LOWERINGS[f"aten::{op}"].function for op in OPERATORS}
     missing = {
@@ -317,7 +329,7 @@ def test_every_lowering_of_these_families_has_a_case():
         for op, lowering in registry._LOWERINGS.items()
         if lowering.function.__module__.rsplit(".", 1)[1] in FAMILIES and lowering.function not in functions
     }
-    assert missing == {"vulkan_prepack::run_linear_context"}, "add a case with huge tensors"
+    assert missing == {"vulkan_prepack::run_linear_context", "mobopt::l2_normalize"}, "add a case with huge tensors"
 
 
 def test_a_dispatch_says_how_often_it_loops():

@@ -66,6 +66,7 @@ _NORMALIZATIONS = joined(
         ),
     ]
 )
+_OWN_NORMALIZATIONS = operators("l2_normalize", Trait.NORMALIZATION, Trait.KEEPS_SIZES, namespace="mobopt")
 _SOFTMAXES = operators("_log_softmax _softmax log_softmax softmax", *(Trait.SOFTMAX, Trait.KEEPS_SIZES, Trait.DELICATE))
 _POOLS = joined(
     operators(
@@ -140,6 +141,6 @@ _ON_QUANTIZED_IMAGES = operators("add sub mul div", Trait.COMPUTES, namespace="v
 LAYERS: Entries = joined(
     [
         *(_CONVOLUTIONS, _PRODUCTS, _NORMALIZATIONS, _SOFTMAXES, _POOLS, _OTHER_POOLS, _RECURRENT, _RESAMPLED),
-        *(_ON_PACKED_WEIGHTS, _QUANTIZED, _ON_QUANTIZED_TENSORS, _ON_QUANTIZED_IMAGES),
+        *(_OWN_NORMALIZATIONS, _ON_PACKED_WEIGHTS, _QUANTIZED, _ON_QUANTIZED_TENSORS, _ON_QUANTIZED_IMAGES),
     ]
 )

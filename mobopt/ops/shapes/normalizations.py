@@ -7,6 +7,7 @@ from typing import Any
 
 from mobopt.ir.dimensions import Dimension
 from mobopt.ir.types import TensorType
+from mobopt.ops.l2_normalize import L2_NORMALIZE
 from mobopt.ops.shapes.layouts import as_image, row_major
 from mobopt.ops.shapes.reductions import reduced
 from mobopt.ops.shapes.rules import FLOATS, broadcast, equal, require, shape_rule
@@ -72,6 +73,14 @@ def layer_norm(
 def rms_norm(x: TensorType, shape: Sequence[Dimension], weight: TensorType | None, *_: Any) -> TensorType:
     """One mean square of the last dimensions."""
     return _normalized(x, shape, (weight,))
+
+
+@shape_rule(L2_NORMALIZE)
+def l2_normalize(x: TensorType, dim: int, eps: float, weight: TensorType | None) -> TensorType:
+    """As the operand, to whose sizes the weight is broadcast."""
+    require(x.dtype in FLOATS and -x.rank <= dim < x.rank)
+    require(weight is None or (weight.dtype == x.dtype and equal(broadcast(x.sizes, weight.sizes), x.sizes)))
+    return x
 
 
 def _normalized(x: TensorType, shape: Sequence[Dimension], parameters: Sequence[TensorType | None]) -> TensorType:

@@ -10,7 +10,9 @@ import torch
 
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.rewriting import destroy_unread, made_only_for, make_instead
+from mobopt.ops.l2_normalize import L2_NORMALIZE
 from mobopt.ops.records import Trait, has_trait
+from mobopt.runtimes.vulkan.compile.euclidean_norms import scaled_by
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
 from mobopt.runtimes.vulkan.lowerings.views import is_reshape
 
@@ -41,6 +43,9 @@ def find_attention(graph: Graph) -> None:
 
     So it is with ``v^T @ softmax(...)^T``, of columns in the place of rows, as convolutions give them, and where the
     softmax is along columns.
+
+    A constant that multiplies all scores of a head, as of cosines (Z. Liu et al., "Swin Transformer V2", 2022),
+    multiplies its queries.
 
     The mask must be a constant of which every row lets a key count: where none does, the steps give NaN and attention
     zeros. There may be several, also of scores whose first dimensions were divided for them. It may be any where zeros
@@ -91,6 +96,7 @@ def _replace(last: Node) -> None:
     if not found.by_columns:
         scores, mask = _without_masks(scores, steps, takes_any)
     scores, scale = _without_scale(scores, steps[-1], steps)
+    scores, factor = _without_factor(scores, steps)
     product = made_only_for(scores, steps[-1])
     if product is None or product.op not in _PRODUCTS:
         return
@@ -103,6 +109,7 @@ def _replace(last: Node) -> None:
     else:
         query, of_columns = _without_scale_of_columns(left, product, steps, last)
         key = _turned_in_three(right) or _turned(right, last)
+    query = query if factor is None else _multiplied(query, factor, last)
     value = _turned(found.values, last) if found.is_turned else found.values
     args = (query, key, value, mask, 0.0, False, scale * of_left * of_columns * of_right, False)
     made = Value.of_tensor(last.output.dtype, (*query.sizes[:-1], value.sizes[-1]))
@@ -188,6 +195,34 @@ def _without_scale(x: Value, reader: Node, steps: list[Node]) -> tuple[Value, fl
         steps.append(step)
         x, reader = step.args[0], step
     return x, scale
+
+
+def _without_factor(scores: Value, steps: list[Node]) -> tuple[Value, Value | None]:
+    """Scores without constants that multiply all of a matrix, such as one for each head; ``steps`` grow."""
+    step = made_only_for(scores, steps[-1])
+    if step is None or step.qualified_op != "aten::mul.Tensor":
+        return scores, None
+    inner, factor = step.args
+    is_constant = isinstance(factor, Value) and factor.elements is not None and factor.dtype == torch.float32
+    if not is_constant or factor.rank > scores.rank or inner.sizes != scores.sizes:
+        return scores, None
+    if any(size != 1 for size in factor.sizes[-2:]):
+        return scores, None
+    steps.append(step)
+    return inner, factor
+
+
+def _multiplied(query: Value, factor: Value, last: Node) -> Value:
+    """Queries times a constant, by what normalises them, if that does."""
+    maker = query.producer
+    weight = scaled_by(maker, factor) if maker is not None and maker.qualified_op == L2_NORMALIZE else None
+    made = Value.of_tensor(query.dtype, query.sizes)
+    if maker is None or weight is None:
+        Node.call("aten::mul.Tensor", (query, factor), [made], last.origin).insert_before(last)
+    else:
+        args = (*maker.args[:3], weight)
+        Node.call(L2_NORMALIZE, args, [made], maker.origin | last.origin).insert_before(last)
+    return made
 
 
 def share_heads(graph: Graph) -> None:

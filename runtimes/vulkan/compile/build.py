@@ -19,6 +19,7 @@ from mobopt.runtimes.vulkan.compile.batch_norms import fold_batch_norms
 from mobopt.runtimes.vulkan.compile.concatenation import Concatenation, find_concatenations
 from mobopt.runtimes.vulkan.compile.declared_halves import DeclaredHalves, HalfChoice
 from mobopt.runtimes.vulkan.compile.decompose import decompose
+from mobopt.runtimes.vulkan.compile.euclidean_norms import find_euclidean_norms
 from mobopt.runtimes.vulkan.compile.extremes import join_extremes
 from mobopt.runtimes.vulkan.compile.fake_quantize import drop_repeated, find_fake_quantize, find_rounded_gates
 from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
@@ -156,6 +157,7 @@ def build_stream(
     drop_repeated(graph)
     move_views_after_steps(graph)
     find_normalizations(graph)
+    find_euclidean_norms(graph)
     find_activations(graph)
     find_rounded_gates(graph)
     fold_layer_scales(graph, constants, None if choice is None else choice.elements)

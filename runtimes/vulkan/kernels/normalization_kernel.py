@@ -24,7 +24,7 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.reduction_kernel import SUMMED_STEPS, Reduction, plan_reduction
 from mobopt.runtimes.vulkan.kernels.result_rounding import rounding_constants
-from mobopt.shaders.enumerations import LoadMode
+from mobopt.shaders.enumerations import LoadMode, Norm
 from mobopt.shaders.push_blocks import PUSH_CONSTANT_WORDS
 from mobopt.shaders.push_constants import NormalizePush, NormalizeRowsPush
 
@@ -50,7 +50,7 @@ def normalize(
     bias: DeviceTensor | None,
     eps: float,
     *,
-    is_centered: bool = True,
+    norm: Norm = Norm.CENTERED,
     rounding: Activation = IDENTITY,
 ) -> bool:
     """Write ``(x - mean) / sqrt(variance + eps) * weight + bias``, statistics being of ``dims``, in one dispatch.
@@ -62,8 +62,8 @@ def normalize(
         dims: not negative, ascending.
         weight: broadcast to the source's sizes; none is one.
         bias: with the weight's strides.
-        eps: added to the variance.
-        is_centered: else nothing is subtracted, and the mean square stands for the variance.
+        eps: added to the variance; what the sum of squares is at least, of :attr:`Norm.EUCLIDEAN`.
+        norm: what is divided by; nothing is subtracted where that is no deviation.
         rounding: what is done before it is stored.
 
     Returns:
@@ -78,7 +78,7 @@ def normalize(
     reduction = plan_reduction(plan.device, source, target, dims, writes_all=True, others=factors[:1])
     if reduction is None or not _fits(plan, source, dims, reduction):
         return False
-    if _append_rows(plan, source, target, reduction, operands, eps, is_centered, rounding):
+    if _append_rows(plan, source, target, reduction, operands, eps, norm, rounding):
         return True
     kept, reduced = reduction.kept, reduction.reduced
     number = len(kept.strides) - 1  # of the factors' strides; without factors nobody reads them
@@ -99,7 +99,7 @@ def normalize(
             *(reduction.group, kept.rank, reduced.rank, reduction.threads, int(reduction.lanes_reduced), form),
             write_access(target, reduction.stores_vectors(target)),
             int(plan.device.is_cpu or reduction.steps > 2 * SUMMED_STEPS),
-            *(_SPREAD, int(is_centered), *forms, *rounding_constants(rounding)),
+            *(_SPREAD, int(norm), *forms, *rounding_constants(rounding)),
         ],
         NormalizePush(
             sizes=(*kept.sizes, *reduced.sizes),
@@ -108,7 +108,7 @@ def normalize(
             output_reduced=reduced.strides[1],
             weight=(weight_offset, *kept.strides[number], *reduced.strides[number]),
             bias=bias_offset,
-            share=1 / math.prod(source.sizes[d] for d in dims),
+            share=_share(norm, math.prod(source.sizes[d] for d in dims)),
             eps=eps,
         ),
         iterations=_PASSES * (reduction.steps + reduction.steps // SUMMED_STEPS + 1) + _OTHER_ITERATIONS,
@@ -123,7 +123,7 @@ def _append_rows(
     reduction: Reduction,
     operands: Sequence[DeviceTensor | None],
     eps: float,
-    is_centered: bool,
+    norm: Norm,
     rounding: Activation,
 ) -> bool:
     """Let each subgroup normalise a row that its registers hold, where the device is known to be faster so; gives
@@ -153,7 +153,7 @@ def _append_rows(
         "normalize_rows",
         [writing(target), *(reading(tensor, LoadMode.VECTOR, texels=False) for tensor in tensors[:-1])],
         spread(-(-kept.sizes[0] // (group // lanes))),
-        (group, lanes, -(-vectors // lanes), int(is_centered), *given, forms, *rounding_constants(rounding)),
+        (group, lanes, -(-vectors // lanes), int(norm), *given, forms, *rounding_constants(rounding)),
         NormalizeRowsPush(
             rows=kept.sizes[0],
             width=vectors,
@@ -163,12 +163,17 @@ def _append_rows(
             result_pitch=kept.strides[1][0] // VECTOR,
             weight_start=starts[0],
             bias_start=starts[1],
-            share=1 / elements,
+            share=_share(norm, elements),
             eps=eps,
         ),
         iterations=_OTHER_ITERATIONS,
     )
     return True
+
+
+def _share(norm: Norm, count: int) -> float:
+    """What sums over so many elements are multiplied by."""
+    return 1.0 if norm == Norm.EUCLIDEAN else 1 / count
 
 
 def _fits(plan: Plan, source: DeviceTensor, dims: Sequence[int], reduction: Reduction) -> bool:

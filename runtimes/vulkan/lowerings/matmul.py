@@ -40,7 +40,7 @@ from mobopt.runtimes.vulkan.kernels.weight_packing import (
 )
 from mobopt.runtimes.vulkan.lowerings.registry import lower, lowers, why_unsupported
 from mobopt.runtimes.vulkan.lowerings.wanted_layout import wanted_strides
-from mobopt.shaders.enumerations import Opcode
+from mobopt.shaders.enumerations import Norm, Opcode
 from mobopt.shaders.push_constants import ProductPush
 
 _CONTEXT = "vulkan_prepack::run_linear_context"
@@ -292,7 +292,8 @@ def _append_normalizing(
         elements = plan.half if plan.halves_weights else torch.float32
         between = plan.empty(left.sizes, torch.float32, row_strides(left.sizes), elements)
         gains, shifts = (None if v is None else bias_vector(plan, v).view((inner,), (1,)) for v in rows.vectors)
-        if normalize(plan, left, between, (2,), gains, shifts, rows.eps, is_centered=rows.is_centered):
+        norm = Norm.CENTERED if rows.is_centered else Norm.ROOT_MEAN_SQUARE
+        if normalize(plan, left, between, (2,), gains, shifts, rows.eps, norm=norm):
             own = None if bias is None else bias_vector(plan, bias)
             factors = matrix_weights(plan, matrix, (inner, columns))
             _append(plan, between, factors, result, epilogue, own, residual)

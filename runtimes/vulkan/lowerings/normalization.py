@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 
 from mobopt.ir import Node, Value
+from mobopt.ops.l2_normalize import L2_NORMALIZE
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.activation import IDENTITY, Activation
 from mobopt.runtimes.vulkan.kernels.combine import moments, reduce
-from mobopt.runtimes.vulkan.kernels.geometry import view_strides
+from mobopt.runtimes.vulkan.kernels.geometry import normalized_dim, view_strides
 from mobopt.runtimes.vulkan.kernels.normalization_kernel import normalize
 from mobopt.runtimes.vulkan.kernels.operand_rows import row_strides
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
@@ -22,7 +23,7 @@ from mobopt.runtimes.vulkan.kernels.result_rounding import rounded, rounding_of
 from mobopt.runtimes.vulkan.kernels.views import reshaped
 from mobopt.runtimes.vulkan.lowerings.checks import check_floating
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
-from mobopt.shaders.enumerations import After, Before, Combination, Opcode, Spread
+from mobopt.shaders.enumerations import After, Before, Combination, Norm, Opcode, Spread
 
 
 def along(tensor: DeviceTensor, rank: int, dim: int) -> DeviceTensor:
@@ -255,7 +256,7 @@ def rms_norm(plan: Plan, call: Node) -> DeviceTensor:
     eps = torch.finfo(tensor.dtype).eps if call["eps"] is None else call["eps"]
     target = _in_rows(plan, tensor, dims, call.output)
     rounding = rounding_of(call)
-    if normalize(plan, tensor, target, dims, weight, None, eps, is_centered=False, rounding=rounding):
+    if normalize(plan, tensor, target, dims, weight, None, eps, norm=Norm.ROOT_MEAN_SQUARE, rounding=rounding):
         return target
     count = math.prod(tensor.sizes[d] for d in dims)
     square = reduce(
@@ -274,3 +275,29 @@ def rms_norm(plan: Plan, call: Node) -> DeviceTensor:
     value = rounded(builder, scaled(builder, value, weight, None), rounding)
     compute_into(plan, builder, value, target, fresh=True)
     return target
+
+
+@lowers(L2_NORMALIZE, check=check_floating)
+def l2_normalize(plan: Plan, call: Node) -> DeviceTensor:
+    """Division by the Euclidean norm along a dimension."""
+    tensor, weight = plan.tensor(call.args[0]), _optional(plan, call["weight"])
+    dim = normalized_dim(call["dim"], tensor.rank)
+    in_rows = dim == tensor.rank - 1  # as attention and products of what is alike by its angle want it
+    target = plan.own_result(call.output, strides=row_strides(call.output.sizes) if in_rows else None)
+    _to_length_one(plan, tensor, dim, call["eps"], weight, target)
+    return target
+
+
+@replayable
+def _to_length_one(
+    plan: Plan, tensor: DeviceTensor, dim: int, eps: float, weight: DeviceTensor | None, target: DeviceTensor
+) -> None:
+    """One dispatch, unless that would leave the device idle."""
+    least = eps * eps
+    if normalize(plan, tensor, target, (dim,), weight, None, least, norm=Norm.EUCLIDEAN):
+        return
+    square = reduce(plan, tensor, (dim,), tensor.dtype, Combination.ADD, Before.SQUARED)
+    builder = ProgramBuilder()
+    bounded = builder.step(Opcode.MAX, builder.tensor(square), builder.scalar(least, Kind.FLOAT))
+    value = builder.step(Opcode.MUL, builder.tensor(tensor), builder.step(Opcode.RSQRT, bounded))
+    compute_into(plan, builder, scaled(builder, value, weight, None), target, fresh=True)
