@@ -508,6 +508,33 @@ class NormalizeRowsPush(PushConstants):
 
 
 @dataclass
+class NormalizeHeldPush(PushConstants):
+    """Normalisation of items that are runs of whole vec4s; places, distances and the width count vec4s. The number of
+    an item is ``outer * inner_items + inner``."""
+
+    items: int
+    inner_items: int
+    runs: int
+    """Of an item."""
+    width: int
+    """Of a run."""
+    data_start: int
+    data_outer: int
+    data_inner: int
+    data_pitch: int
+    """From run to run."""
+    result_start: int
+    result_outer: int
+    result_inner: int
+    result_pitch: int
+    weight_start: int
+    weight_inner: int
+    bias_start: int
+    share: float
+    eps: float
+
+
+@dataclass
 class DoorbellPush(PushConstants):
     """A wait for the host."""
 
@@ -548,5 +575,6 @@ BLOCKS: dict[str, type[PushConstants]] = {
     "rewriting_push.glsl": RewritingPush,
     "normalize_push.glsl": NormalizePush,
     "normalize_rows_push.glsl": NormalizeRowsPush,
+    "normalize_held_push.glsl": NormalizeHeldPush,
 }
 """The blocks that shaders include, by the names that they include."""

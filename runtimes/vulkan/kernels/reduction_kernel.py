@@ -100,6 +100,7 @@ def plan_reduction(
     writes_all: bool,
     shares: bool = True,
     others: Sequence[DeviceTensor] = (),
+    order_by: int | None = None,
 ) -> Reduction | None:
     """How to reduce ``dims`` of ``source`` into ``target``, which has the same rank; None if it takes too many
     dimensions.
@@ -112,12 +113,13 @@ def plan_reduction(
         writes_all: whether the kernel writes the reduced dimensions too.
         shares: whether the kernel can share an item between threads.
         others: what else it reads, of the source's sizes; only with ``writes_all``.
+        order_by: 0 where the reduced dimensions may be walked in another order, that of the source's memory.
     """
     kept_dims = [d for d in range(source.rank) if d not in dims]
     kept_tensors = (source, target, *others)
     kept = merged(_pick(source.sizes, kept_dims), [_pick(t.strides, kept_dims) for t in kept_tensors])
     reduced_tensors = kept_tensors if writes_all else (source,)
-    reduced = merged(_pick(source.sizes, dims), [_pick(t.strides, dims) for t in reduced_tensors], order_by=None)
+    reduced = merged(_pick(source.sizes, dims), [_pick(t.strides, dims) for t in reduced_tensors], order_by=order_by)
     if kept.rank > MAX_KEPT or reduced.rank > MAX_REDUCED:
         return None
     lanes_reduced = shares and _reduced_is_inner(kept, reduced)
