@@ -63,6 +63,39 @@ def test_a_softmax_along_columns() -> None:
     ]
 
 
+def test_values_that_are_exchanged_are_no_weights() -> None:
+    lines = [
+        *SCORES,
+        WEIGHTS,
+        "%r : Float(2, 7, 12) = aten::transpose.int(%v, -2, -1)",
+        "%y : Float(2, 5, 12) = aten::matmul(%w, %r)",
+    ]
+    text = text_of(*lines)
+    assert text[-1].startswith("%y : Float(2, 5, 12) = aten::scaled_dot_product_attention(") and "%r, None" in text[-1]
+
+
+def test_numbers_that_multiply_operands_of_attention() -> None:
+    lines = [
+        "%u : Float(2, 8, 5) = aten::mul.Scalar(%q, 0.5)",
+        "%t : Float(2, 5, 8) = aten::transpose.int(%u, 1, 2)",
+        "%l : Float(2, 8, 7) = aten::div.Scalar(%k, 4)",
+        "%c : Float(2, 7, 8) = aten::transpose.int(%l, -1, -2)",
+        "%d : Float(2, 7, 8) = aten::mul.Scalar(%c, 8)",
+        "%r : Float(2, 7, 12) = aten::transpose.int(%v, 1, 2)",
+        "%y : Float(2, 5, 12) = aten::scaled_dot_product_attention(%t, %d, %r, None, 0.0, False, 3.0, False)",
+    ]
+    assert text_of(*lines) == [
+        "%r : Float(2, 7, 12) = aten::transpose.int(%v, 1, 2)",
+        "%0 : Float(2, 5, 8) = aten::transpose.int(%q, -2, -1)",
+        "%1 : Float(2, 7, 8) = aten::transpose.int(%k, -2, -1)",
+        "%y : Float(2, 5, 12) = aten::scaled_dot_product_attention(%0, %1, %r, None, 0.0, False, 3.0, False)",
+    ]
+    usual = lines[-1].replace("3.0", "None").replace("%d", "%c")
+    assert text_of(*lines[:4], lines[5], usual)[-1].endswith(f"{8**-0.5 / 8}, False)")
+    read_twice = lines[-1].replace("%r,", "%c,").replace("12", "8").replace("%d", "%c")
+    assert "aten::div.Scalar(%k, 4)" in "".join(text_of(*lines[:4], read_twice))
+
+
 @pytest.mark.parametrize(
     "lines",
     [

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from mobopt.ir import Graph, Node, Value
-from mobopt.ir.rewriting import destroy_unread, made_only_for, make_instead
+from mobopt.ir.rewriting import destroy_unread, made_only_for, make_instead, replace_call
 from mobopt.ops.l2_normalize import L2_NORMALIZE
 from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.vulkan.compile.euclidean_norms import scaled_by
@@ -55,6 +55,27 @@ def find_attention(graph: Graph) -> None:
     for node in graph.block.nodes:
         if node.op in _PRODUCTS:
             _replace(node)
+        elif node.op == ATTENTION:
+            _take_scale(node)
+
+
+def _take_scale(attention: Node) -> None:
+    """Let attention multiply scores by the numbers that queries and keys are multiplied by for it alone."""
+    steps: list[Node] = []
+    factors, scale = [], attention["scale"]
+    scale = attention["query"].sizes[-1] ** -0.5 if scale is None else scale
+    for name in ("query", "key"):
+        own: list[Node] = []
+        rows, of_rows = _without_scale(attention[name], attention, own)
+        rows, of_columns = _without_scale_of_columns(rows, own[-1] if own else attention, own, attention)
+        factors.append(rows)
+        steps += own
+        scale = scale * of_rows * of_columns
+    if steps:
+        args = (*factors, *attention.args[2:6], scale, attention["enable_gqa"])
+        replace_call(attention, attention.qualified_op, args)
+        for step in steps:
+            step.destroy()
 
 
 @dataclass(frozen=True)
@@ -74,19 +95,22 @@ class _Weighted:
 def _weighted(last: Node) -> _Weighted:
     left, right = last.args[:2]
     turn = made_only_for(right, last)
-    if turn is not None and _is_turn(turn):
+    if turn is not None and _is_turn(turn) and _is_softmax(_without_guard(turn.args[0], turn)[1]):
         return _Weighted(turn.args[0], turn, left, True, False)
-    softmax = turn if turn is not None and has_trait(turn.qualified_op, Trait.SOFTMAX) else None
-    if softmax is not None and softmax["dim"] in (-2, right.rank - 2):
+    if turn is not None and _is_softmax(turn) and turn["dim"] in (-2, right.rank - 2):
         return _Weighted(right, last, left, True, True)
     return _Weighted(left, last, right, False, False)
+
+
+def _is_softmax(node: Node | None) -> bool:
+    return node is not None and has_trait(node.qualified_op, Trait.SOFTMAX) and node.op == "aten::softmax"
 
 
 def _replace(last: Node) -> None:
     found = _weighted(last)
     weights, rank = found.weights, found.weights.rank
     steps, softmax = _without_guard(weights, found.reader)
-    if softmax is None or not has_trait(softmax.qualified_op, Trait.SOFTMAX) or softmax.op != "aten::softmax":
+    if softmax is None or not _is_softmax(softmax):
         return
     if softmax["dim"] % rank != rank - 1 - found.by_columns or softmax["dtype"] not in (None, torch.float32):
         return
