@@ -63,6 +63,18 @@ def test_a_softmax_along_columns() -> None:
     ]
 
 
+@pytest.mark.parametrize(("width", "is_found"), [(256, True), (320, False)])
+def test_heads_that_are_much_longer_than_there_are_keys(width: int, is_found: bool) -> None:
+    lines = [
+        "%t : Float(2, 8, 5) = aten::transpose.int(%k, 1, 2)".replace("8, 5", f"{width}, 5"),
+        "%s : Float(2, 5, 5) = aten::matmul(%q, %t)",
+        "%w : Float(2, 5, 5) = aten::softmax.int(%s, -1, None)",
+        f"%y : Float(2, 5, {width}) = aten::matmul(%w, %v)",
+    ]
+    given = ", ".join(f"%{name} : Float(2, 5, {width})" for name in "qkv")
+    assert any("attention" in line for line in text_of(*lines, given=given)) == is_found
+
+
 def test_values_that_are_exchanged_are_no_weights() -> None:
     lines = [
         *SCORES,

@@ -21,6 +21,9 @@ ATTENTION = "aten::scaled_dot_product_attention"
 _PRODUCTS = ("aten::matmul", "aten::bmm")
 _MOST_JOINED = 1 << 22
 """Elements of a mask that several were joined to."""
+_LONG_HEAD, _MOST_FOR_A_KEY = 256, 8
+"""Elements of a head, in all and for each key, beyond which products are faster: few scores are stored, and the kernel
+keeps rows of a few queries (channels that attend to each other, as in M. Ding et al., "DaViT", 2022)."""
 _SCALINGS: dict[str, Callable[[float, float], float]] = {
     "aten::mul.Scalar": float.__mul__,
     "aten::mul.Tensor": float.__mul__,
@@ -127,6 +130,8 @@ def _replace(last: Node) -> None:
     steps.append(product)
     (left, of_left), (right, of_right) = (_without_scale(factor, product, steps) for factor in product.args[:2])
     if not left.rank == right.rank == found.values.rank >= 3 or left.dtype not in (torch.float32, torch.float16):
+        return
+    if left.sizes[-1] > _MOST_FOR_A_KEY * weights.sizes[-1 - found.by_columns] and left.sizes[-1] > _LONG_HEAD:
         return
     if found.by_columns:
         query, key, of_columns = _turned(right, last), left, 1.0
