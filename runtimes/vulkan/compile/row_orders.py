@@ -8,6 +8,7 @@ attention left them until the next one wants them in other windows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations
@@ -86,6 +87,15 @@ class _Root:
         """The order in which the tensor itself has them."""
         return torch.arange(self.count)
 
+    @property
+    def orders(self) -> list[torch.Tensor]:
+        """The orders in which its rows are there."""
+        return [*([self.own_order] if self.is_there else []), *(order for order, _ in self.forms)]
+
+    def has(self, order: torch.Tensor) -> bool:
+        """Whether its rows are there in an order."""
+        return any(torch.equal(order, each) for each in self.orders)
+
 
 @dataclass(frozen=True)
 class _At:
@@ -111,7 +121,7 @@ class _At:
         """A tensor with its dimensions in another order."""
         if dims == sorted(dims):
             return value
-        return self.put("aten::permute", (value, dims), [sizes_of(value)[d] for d in dims], value)
+        return self.put("aten::permute", (value, dims), [_pinned(value)[d] for d in dims], value)
 
     def with_last(self, value: Value, axis: int) -> Value:
         """A tensor with a dimension moved to the end."""
@@ -216,8 +226,7 @@ class _Orders:
 
     def _there(self, root: _Root) -> list[torch.Tensor]:
         """The orders in which a root's rows are there, or can be computed from what is there."""
-        orders = [root.own_order] if root.is_there else []
-        orders += [order for order, _ in root.forms]
+        orders = root.orders
         if root.norm is not None:
             source, order = self._place(root.norm.args[0])
             orders += [_inverse(order)[each] for each in self._there(source)]
@@ -244,7 +253,7 @@ class _Orders:
         kept = [form.sizes[:-1] for form in forms.values() if len(forms) == 1 or _is_of_layer(form)]
         leading = kept[0] if kept else (root.count,)
         given = {value: at.reshaped(form, (*leading, form.sizes[-1])) for value, form in forms.items()}
-        given |= {value: at.reshaped(value, (value.numel,)) for value in _vectors(node, operands) if value.rank > 1}
+        given |= {value: at.reshaped(value, (math.prod(_pinned(value)),)) for value in _vectors(node, operands)}
         args = map_leaves(node.args, Value, lambda value: given.get(value, value))
         root.forms.append((order, at.put(node.qualified_op, args, (*leading, root.row), node.output)))
         self._leave(node, root)
@@ -356,9 +365,12 @@ class _Orders:
 
     def _in_order(self, root: _Root, order: torch.Tensor, at: _At) -> Value:
         """A tensor whose last dimension is the rows of a root, in an order."""
-        known = self._known(root, order, at)
-        if known is not None:
-            return known
+        _pinned(root.value)
+        for each, known in root.forms:
+            if torch.equal(order, each):
+                return known
+        if root.is_there and torch.equal(order, root.own_order):
+            return at.with_last(root.value, root.axis)
         if root.norm is not None:
             source, rows = self._place(root.norm.args[0])
             form = self._normalized(root.norm, self._in_order(source, rows[order], at), at)
@@ -370,22 +382,14 @@ class _Orders:
         root.forms.append((order, form))
         return form
 
-    def _known(self, root: _Root, order: torch.Tensor, at: _At) -> Value | None:
-        for size in root.value.sizes:
-            int(size)  # pins what is open
-        for each, form in root.forms:
-            if torch.equal(order, each):
-                return form
-        return at.with_last(root.value, root.axis) if root.is_there and torch.equal(order, root.own_order) else None
-
     def _constant(self, numbers: torch.Tensor) -> Value:
         return self._numbers.setdefault(numbers.numpy().tobytes(), Value.of_elements(numbers))
 
     def _tensor(self, root: _Root, order: torch.Tensor, like: Value, axis: int, at: _At) -> Value:
         """A tensor of the sizes of another one, of rows of a root along a dimension."""
         dims = [*range(axis), *range(axis + 1, like.rank), axis]
-        sizes = [sizes_of(like)[d] for d in dims]
-        if self._known(root, order, at) is None and root.norm is not None and sizes[-1] == root.row:
+        sizes = [_pinned(like)[d] for d in dims]
+        if root.norm is not None and sizes[-1] == root.row and not root.has(order):
             source, rows = self._place(root.norm.args[0])
             tensor = self._normalized(root.norm, at.reshaped(self._in_order(source, rows[order], at), sizes), at)
         else:
@@ -396,6 +400,11 @@ class _Orders:
         """What a norm makes of its rows in another order."""
         own = replace(at, origin=norm.origin | self._origin(norm.args[0]))
         return own.put(norm.qualified_op, (rows, *norm.args[1:]), rows.sizes, norm.output)
+
+
+def _pinned(value: Value) -> tuple[int, ...]:
+    """Sizes, which are the only ones from now on where they were open."""
+    return tuple(int(size) for size in value.sizes)
 
 
 def row_operands(node: Node) -> list[Value]:
