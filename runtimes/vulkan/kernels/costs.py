@@ -154,8 +154,8 @@ class DeviceCosts:
     depthwise_invocations_per_core: int
     """That a depthwise convolution needs at least before an invocation takes several pixels."""
     normalizing_lanes: int
-    """Invocations of the subgroups each of which normalises a row by itself (``normalize_rows.comp``); 0 where that
-    isn't known to be faster."""
+    """Invocations of the subgroups each of which normalises a row by itself (``normalize_rows.comp``), or adds for a
+    workgroup that does (``normalize_held.comp``); 0 where that isn't known to be faster."""
     softmax_invocations_per_core: int
     """That a softmax needs at least to be computed by one dispatch."""
     softmax_long_steps: int
