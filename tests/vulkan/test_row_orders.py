@@ -153,6 +153,22 @@ def test_vectors_beside_rows() -> None:
     assert operators(ordered(lines, given, **both | {"v": seeded(8, 1, 3)})).count("index_select") == 2
 
 
+def test_tensors_of_other_dtypes(device: Device) -> None:
+    """Integers and complex numbers are moved as they were."""
+    model = Shifted()
+    for x in (torch.arange(42).reshape(2, 3, 7), torch.view_as_complex(seeded(2, 3, 7, 2))):
+        runner = VulkanProgram(traced(model, x), device)
+        torch.testing.assert_close(runner(x), model(x))
+
+
+class Shifted(nn.Module):
+    """Rolled there and back."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.roll((1, 2), (0, 1)).transpose(0, 1).reshape(2, 3, 7) * 3
+        return y.reshape(3, 2, 7).transpose(0, 1).roll((-1, -2), (0, 1)) + x
+
+
 class _Lines:
     """Lines of steps at random, of tensors of 2 x 4 x 6 x 8 elements in any shape."""
 

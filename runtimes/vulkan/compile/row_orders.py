@@ -23,6 +23,8 @@ from mobopt.runtimes.vulkan.compile.layers import layer_of
 from mobopt.runtimes.vulkan.compile.moved_rows import Shown, followed, is_mover, row_axes, row_count, sizes_of
 from mobopt.runtimes.vulkan.compile.normalizations import normalizes_rows
 
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+"""Of tensors whose rows are moved."""
 _MOST_DIMENSIONS = 3
 """Of more than one row, whose orders are tried."""
 
@@ -163,7 +165,9 @@ class _Orders:
         """Find out what views make of a tensor that none of them made."""
         maker = value.producer
         is_norm = maker is not None and _is_norm(maker)
-        if value in self._shown or value.rank < 2 or not (is_norm or any(is_mover(user) for user, _ in value.uses)):
+        if value in self._shown or value.rank < 2 or value.dtype not in _DTYPES:
+            return
+        if not is_norm and not any(is_mover(user) for user, _ in value.uses):
             return
         is_of_rows = is_norm or _is_of_layer(value)
         root = self._root_of(value, value.rank - 1 if is_of_rows else None)
@@ -417,7 +421,8 @@ def row_operands(node: Node) -> list[Value]:
         return []
     sizes = sizes_of(node.output)
     whole = [value for value in node.inputs if sizes_of(value) == sizes]
-    return whole if all(value.elements is None for value in whole) else []
+    fits = all(value.elements is None and value.dtype in _DTYPES for value in whole)
+    return whole if fits and node.output.dtype in _DTYPES else []
 
 
 def _vectors(node: Node, operands: Sequence[Value]) -> list[Value]:
