@@ -16,6 +16,11 @@ bvec4 both(bvec4 a, bvec4 b) { return mix(bvec4(false), b, a); }
 vec4 or_nan(vec4 result, vec4 x) { return mix(result, x, is_nan(x)); }
 vec4 only_where(bvec4 defined, vec4 x) { return mix(vec4(intBitsToFloat(0x7fc00000)), x, defined); }
 
+// For x that is not negative, and a least that is no NaN: the larger, and NaN for NaN.
+vec4 at_least(vec4 x, float least) {
+    return mix(x, vec4(least), lessThan(floatBitsToInt(x) & MAGNITUDE, ivec4(floatBitsToInt(least))));
+}
+
 vec4 with_sign(vec4 magnitude, vec4 signed_value) {
     return intBitsToFloat((floatBitsToInt(magnitude) & MAGNITUDE) | (floatBitsToInt(signed_value) & ~MAGNITUDE));
 }

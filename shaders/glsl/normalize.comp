@@ -8,6 +8,7 @@ layout(constant_id = 9) const int NORM = 1;
 layout(constant_id = 10) const int WEIGHT_ACCESS = -1; // -1: there is none
 layout(constant_id = 11) const int BIAS_ACCESS = -1;
 #include "norm.glsl"
+#include "float_bits.glsl"
 #define STEPS_ID 12
 #include "rounded_result.glsl"
 
@@ -59,7 +60,7 @@ void main() {
         own_square = not_negative(own_square - own_distance * moved);
         center += moved;
     }
-    vec4 scale = 1.0 / sqrt(NORM == EUCLIDEAN ? mix(own_square, vec4(eps), lessThan(own_square, vec4(eps))) : own_square * share + eps);
+    vec4 scale = 1.0 / sqrt(NORM == EUCLIDEAN ? at_least(own_square, eps) : own_square * share + eps);
 
     if (!item.exists) return;
     int target = kept_offset(item, OUTPUT_WORD);

@@ -12,6 +12,7 @@ layout(constant_id = 3) const int HAS_WEIGHT = 0;
 layout(constant_id = 4) const int HAS_BIAS = 0;
 layout(constant_id = 5) const int FORMS = 0; // of elements, three bits each: data, weights, biases, result
 #include "norm.glsl"
+#include "float_bits.glsl"
 #define STEPS_ID 6
 #include "rounded_result.glsl"
 
@@ -70,7 +71,7 @@ void main() {
         if (square < 0.0) square = 0.0; // what rounding left; NaN stays
         center += moved;
     }
-    float scale = 1.0 / sqrt(NORM == EUCLIDEAN ? (square < eps ? eps : square) : square * share + eps);
+    float scale = 1.0 / sqrt(NORM == EUCLIDEAN ? at_least(vec4(square), eps).x : square * share + eps);
     [[unroll]] for (int i = 0; i < HELD; ++i) {
         int place = int(gl_LocalInvocationIndex) + i * LOCAL_SIZE;
         if (place >= count) continue;

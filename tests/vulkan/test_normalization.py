@@ -125,9 +125,10 @@ def test_groups_in_the_registers_of_a_workgroup(by_subgroups, channels, groups, 
 
 
 def test_rows_in_registers_with_infinities_and_equal_elements(by_subgroups):
-    x = torch.randn(3, 24, generator=torch.Generator().manual_seed(2))
-    x[0], x[1, 5], x[2, 7] = 17.3, torch.inf, torch.nan
-    check_op(by_subgroups, "aten::layer_norm", x, [24], torch.ones(24), torch.zeros(24))
+    for width in (24, 260):
+        x = torch.randn(3, width, generator=torch.Generator().manual_seed(2))
+        x[0], x[1, 5], x[2, 7] = 17.3, torch.inf, torch.nan
+        check_op(by_subgroups, "aten::layer_norm", x, [width], torch.ones(width), torch.zeros(width))
 
 
 def test_which_rows_a_subgroup_normalises():
