@@ -75,6 +75,22 @@ def test_heads_that_are_much_longer_than_there_are_keys(width: int, is_found: bo
     assert any("attention" in line for line in text_of(*lines, given=given)) == is_found
 
 
+@pytest.mark.parametrize(("batch", "is_found"), [(3, True), (1, False)])
+def test_a_factor_of_each_matrix(batch: int, is_found: bool) -> None:
+    """Queries that all share can't have a factor for each."""
+    lines = [
+        "%s : Float(3, 5, 7) = aten::matmul(%q, %k)",
+        "%f : Float(3, 5, 7) = aten::mul.Tensor(%s, %c)",
+        "%w : Float(3, 5, 7) = aten::softmax.int(%f, -1, None)",
+        "%y : Float(3, 5, 12) = aten::matmul(%w, %v)",
+    ]
+    given = f"%q : Float({batch}, 5, 8), %k : Float(3, 8, 7), %v : Float(3, 7, 12)"
+    graph = line_of(lines, {"c": torch.rand(3, 1, 1)}, given, "%y")
+    find_attention(graph)
+    verify_graph(graph)
+    assert any("attention" in node.op for node in graph.block.nodes) == is_found
+
+
 def test_values_that_are_exchanged_are_no_weights() -> None:
     lines = [
         *SCORES,

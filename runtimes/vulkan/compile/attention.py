@@ -133,6 +133,8 @@ def _replace(last: Node) -> None:
         return
     if left.sizes[-1] > _MOST_FOR_A_KEY * weights.sizes[-1 - found.by_columns] and left.sizes[-1] > _LONG_HEAD:
         return
+    if factor is not None and not _fits(factor, right if found.by_columns else left):
+        return
     if found.by_columns:
         query, key, of_columns = _turned(right, last), left, 1.0
     else:
@@ -141,7 +143,8 @@ def _replace(last: Node) -> None:
     query = query if factor is None else _multiplied(query, factor, last)
     value = _turned(found.values, last) if found.is_turned else found.values
     args = (query, key, value, mask, 0.0, False, scale * of_left * of_columns * of_right, False)
-    made = Value.of_tensor(last.output.dtype, (*query.sizes[:-1], value.sizes[-1]))
+    *lead, rows, columns = last.output.sizes
+    made = Value.of_tensor(last.output.dtype, (*lead, columns, rows) if found.is_turned else last.output.sizes)
     attention = Node.call(ATTENTION, args, [made], last.origin)
     if why_unsupported(attention) is not None:
         attention.destroy()
@@ -239,6 +242,12 @@ def _without_factor(scores: Value, steps: list[Node]) -> tuple[Value, Value | No
         return scores, None
     steps.append(step)
     return inner, factor
+
+
+def _fits(factor: Value, queries: Value) -> bool:
+    """Whether queries have the matrices that a factor tells apart."""
+    pairs = zip(reversed(factor.sizes[:-2]), reversed(queries.sizes[:-2]), strict=False)
+    return all(size in (1, own) for size, own in pairs)
 
 
 def _multiplied(query: Value, factor: Value, last: Node) -> Value:
