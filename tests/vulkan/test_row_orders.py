@@ -169,6 +169,20 @@ class Shifted(nn.Module):
         return y.reshape(3, 2, 7).transpose(0, 1).roll((-1, -2), (0, 1)) + x
 
 
+class Parts(nn.Module):
+    """The only parts of lists."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        (y,) = x.roll((1, 2), (1, 2)).unsqueeze(0).unbind(0)
+        (y,) = nn.functional.gelu(y).transpose(1, 2).split(y.shape[2], 1)
+        return y.transpose(1, 2).roll((-1, -2), (1, 2)) + x
+
+
+def test_lists_of_one_part(device: Device) -> None:
+    model, x = Parts(), seeded(2, 5, 7, 8)
+    torch.testing.assert_close(VulkanProgram(traced(model, x), device)(x), model(x), atol=1e-6, rtol=1e-5)
+
+
 class _Lines:
     """Lines of steps at random, of tensors of 2 x 4 x 6 x 8 elements in any shape."""
 

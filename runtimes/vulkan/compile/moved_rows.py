@@ -129,8 +129,9 @@ def _rows(places: torch.Tensor, axis: int, row: int) -> torch.Tensor | None:
 
 def _moved(node: Node, places: torch.Tensor) -> torch.Tensor:
     _, *others = map_leaves(list(node.args), Expression, _number)
-    result: torch.Tensor = kernel_in_line(node.qualified_op)(places, *others)
-    return result
+    result = kernel_in_line(node.qualified_op)(places, *others)
+    only: torch.Tensor = result if isinstance(result, torch.Tensor) else result[0]  # the one part of a list
+    return only
 
 
 def _number(size: Expression) -> Any:
