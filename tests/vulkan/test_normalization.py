@@ -81,13 +81,11 @@ def by_subgroups(device, monkeypatch):
     costs = replace(in_registers.device_costs(device.info), normalizing_lanes=device.info.subgroup_size)
     monkeypatch.setattr(in_registers, "device_costs", lambda info: costs)
     done = []
-    for name in ("append_rows", "append_held"):
-        append = getattr(normalization_kernel, name)
-        monkeypatch.setattr(
-            normalization_kernel, name, lambda *args, append=append: done.append(append(*args)) or done[-1]
-        )
+    rows, held = normalization_kernel.append_rows, normalization_kernel.append_held
+    monkeypatch.setattr(normalization_kernel, "append_rows", lambda *args: done.append(rows(*args)) or done[-1])
+    monkeypatch.setattr(normalization_kernel, "append_held", lambda *args: held(*args) and not done.append(True))
     yield device
-    assert done.count(True) >= len(done) // 4  # the harness also gives operands that aren't dense
+    assert done[0] and done.count(True) >= len(done) // 2  # the harness also gives operands that aren't dense
 
 
 @pytest.mark.parametrize("vectors", [1, 3, 16, 31, 61, 65, 129, 1024])
@@ -103,7 +101,7 @@ def test_rows_in_the_registers_of_a_subgroup_or_a_workgroup(by_subgroups, vector
 
 
 @pytest.mark.parametrize(("channels", "groups"), [(12, 1), (24, 3), (8, 2), (64, 16)])
-@pytest.mark.parametrize("space", [(5, 7), (1, 1), (13, 11), (37,)])
+@pytest.mark.parametrize("space", [(5, 7), (13, 11), (1, 37)])
 def test_groups_in_the_registers_of_a_workgroup(by_subgroups, channels, groups, space):
     generator = torch.Generator().manual_seed(channels)
     x = torch.randn(2, channels, *space, generator=generator) * 2 - 30

@@ -150,6 +150,8 @@ def test_vectors_beside_rows() -> None:
     given = "%x : Float(2, 8, 5, 3)"
     both = {"v": seeded(8, 1, 1), "w": seeded(1, seed=1)}
     assert operators(ordered(lines, given, **both)).count("index_select") == 0
+    number = ordered(lines, given, **both | {"w": torch.tensor(0.5)})  # of no dimensions, as it must stay
+    assert all(node.args[0].rank > 0 for node in number.block.nodes if node.op == "aten::reshape")
     assert operators(ordered(lines, given, **both | {"v": seeded(8, 1, 3)})).count("index_select") == 2
 
 

@@ -66,7 +66,7 @@ def is_mover(node: Node) -> bool:
 
 def sizes_of(value: Value) -> tuple[int, ...]:
     """Sizes, of examples where they are open; no guard."""
-    return tuple(_number(size) if isinstance(size, Expression) else size for size in value.sizes)
+    return tuple(_of_example(size) if isinstance(size, Expression) else size for size in value.sizes)
 
 
 def row_axes(value: Value) -> Iterator[int]:
@@ -128,11 +128,11 @@ def _rows(places: torch.Tensor, axis: int, row: int) -> torch.Tensor | None:
 
 
 def _moved(node: Node, places: torch.Tensor) -> torch.Tensor:
-    _, *others = map_leaves(list(node.args), Expression, _number)
+    _, *others = map_leaves(list(node.args), Expression, _of_example)
     result = kernel_in_line(node.qualified_op)(places, *others)
     only: torch.Tensor = result if isinstance(result, torch.Tensor) else result[0]  # the one part of a list
     return only
 
 
-def _number(size: Expression) -> Any:
+def _of_example(size: Expression) -> Any:
     return size.substitute(size.decisions.examples)

@@ -257,7 +257,8 @@ class _Orders:
         kept = [form.sizes[:-1] for form in forms.values() if len(forms) == 1 or _is_of_layer(form)]
         leading = kept[0] if kept else (root.count,)
         given = {value: at.reshaped(form, (*leading, form.sizes[-1])) for value, form in forms.items()}
-        given |= {value: at.reshaped(value, (math.prod(_pinned(value)),)) for value in _vectors(node, operands)}
+        vectors = [value for value in _vectors(node, operands) if value.rank > 1]
+        given |= {value: at.reshaped(value, (math.prod(_pinned(value)),)) for value in vectors}
         args = map_leaves(node.args, Value, lambda value: given.get(value, value))
         root.forms.append((order, at.put(node.qualified_op, args, (*leading, root.row), node.output)))
         self._leave(node, root)

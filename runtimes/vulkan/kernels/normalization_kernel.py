@@ -66,9 +66,7 @@ def normalize(
     """
     operands = [None if tensor is None else expanded(tensor, source.sizes) for tensor in (weight, bias)]
     factors = [tensor for tensor in operands if tensor is not None]
-    if source.numel == 0:
-        return False
-    if any(tensor.strides != factors[0].strides for tensor in factors):
+    if source.numel == 0 or any(tensor.strides != factors[0].strides for tensor in factors):
         return False
     as_it_lies, reduction = (
         plan_reduction(plan.device, source, target, dims, writes_all=True, others=factors[:1], order_by=order)
