@@ -535,6 +535,26 @@ class NormalizeHeldPush(PushConstants):
 
 
 @dataclass
+class ChannelMomentsPush(PushConstants):
+    """Moments of groups of channels of images; places and distances count vec4s."""
+
+    images: int
+    pixels: int
+    """Of an image."""
+    part_pixels: int
+    """Of a workgroup, but for the last one of an image, which has the rest."""
+    data_start: int
+    data_image: int
+    """From image to image."""
+    data_pitch: int
+    """From pixel to pixel."""
+    narrower: float
+    """What sums of squares are multiplied by."""
+    added: float
+    """To the variance."""
+
+
+@dataclass
 class DoorbellPush(PushConstants):
     """A wait for the host."""
 
@@ -576,5 +596,6 @@ BLOCKS: dict[str, type[PushConstants]] = {
     "normalize_push.glsl": NormalizePush,
     "normalize_rows_push.glsl": NormalizeRowsPush,
     "normalize_held_push.glsl": NormalizeHeldPush,
+    "channel_moments_push.glsl": ChannelMomentsPush,
 }
 """The blocks that shaders include, by the names that they include."""

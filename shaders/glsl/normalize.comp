@@ -9,8 +9,8 @@ layout(constant_id = 10) const int WEIGHT_ACCESS = -1; // -1: there is none
 layout(constant_id = 11) const int BIAS_ACCESS = -1;
 #include "norm.glsl"
 #include "float_bits.glsl"
-#define STEPS_ID 12
-#include "rounded_result.glsl"
+#define FINISH_ID 12
+#include "finished_result.glsl"
 
 WRITES(0, result)
 READS(1, data)
@@ -74,7 +74,7 @@ void main() {
         int other = reduced_step(s, WEIGHT_WORD + 1 + KEPT_RANK).offset, apart = lane_stride(WEIGHT_WORD);
         if (WEIGHT_ACCESS >= 0) value *= intBitsToFloat(LOAD_LANES4(weights, WEIGHT_ACCESS, weight_start + other, apart, last));
         if (BIAS_ACCESS >= 0) value += intBitsToFloat(LOAD_LANES4(biases, BIAS_ACCESS, bias_start + other, apart, last));
-        ivec4 bits = floatBitsToInt(rounded_result(value));
+        ivec4 bits = floatBitsToInt(finished_result(STORE_MODE >> 1, value));
         STORE_LANES4(result, STORE_MODE, target + place, lane_stride(OUTPUT_WORD), last, bits)
     }
 }

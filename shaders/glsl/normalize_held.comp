@@ -13,8 +13,8 @@ layout(constant_id = 4) const int HAS_BIAS = 0;
 layout(constant_id = 5) const int FORMS = 0; // of elements, three bits each: data, weights, biases, result
 #include "norm.glsl"
 #include "float_bits.glsl"
-#define STEPS_ID 6
-#include "rounded_result.glsl"
+#define FINISH_ID 6
+#include "finished_result.glsl"
 
 WRITES(0, result)
 READS(1, data)
@@ -79,6 +79,6 @@ void main() {
         vec4 value = (values[i] - center) * scale;
         if (HAS_WEIGHT != 0) value *= LOAD_FLOATS4(weights, FORMS >> 3 & 7, weight_start + own);
         if (HAS_BIAS != 0) value += LOAD_FLOATS4(biases, FORMS >> 6 & 7, bias_start + own);
-        STORE_FLOATS4(result, FORMS >> 9 & 7, result_base + run * result_pitch + vector, rounded_result(value))
+        STORE_FLOATS4(result, FORMS >> 9 & 7, result_base + run * result_pitch + vector, finished_result(FORMS >> 9 & 7, value))
     }
 }

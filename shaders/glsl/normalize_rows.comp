@@ -14,8 +14,8 @@ layout(constant_id = 5) const int HAS_BIAS = 0;
 layout(constant_id = 6) const int FORMS = 0; // of elements, three bits each: data, weights, biases, result
 #include "norm.glsl"
 #include "float_bits.glsl"
-#define STEPS_ID 7
-#include "rounded_result.glsl"
+#define FINISH_ID 7
+#include "finished_result.glsl"
 
 WRITES(0, result)
 READS(1, data)
@@ -65,6 +65,6 @@ void main() {
         vec4 value = (values[i] - center) * scale;
         if (HAS_WEIGHT != 0) value *= factors[i];
         if (HAS_BIAS != 0) value += shifts[i];
-        STORE_FLOATS4(result, FORMS >> 9 & 7, result_start + row * result_pitch + place, rounded_result(value))
+        STORE_FLOATS4(result, FORMS >> 9 & 7, result_start + row * result_pitch + place, finished_result(FORMS >> 9 & 7, value))
     }
 }

@@ -7,8 +7,8 @@
 
 layout(constant_id = 8) const int QUOTIENT = 0;
 #include "quotient_kind.glsl"
-#define STEPS_ID 9
-#include "rounded_result.glsl"
+#define FINISH_ID 9
+#include "finished_result.glsl"
 
 WRITES(0, result)
 READS(1, data)
@@ -71,7 +71,7 @@ void main() {
         Step step = reduced_step(s, strides);
         Step place = reduced_step(s, OUTPUT_REDUCED_WORD);
         vec4 value = intBitsToFloat(LOAD_STEP(data, start, step, item)) - shift;
-        ivec4 bits = floatBitsToInt(rounded_result(QUOTIENT == LOGARITHM ? value - scale : weight(value) * scale));
+        ivec4 bits = floatBitsToInt(finished_result(STORE_MODE >> 1, QUOTIENT == LOGARITHM ? value - scale : weight(value) * scale));
         int last = LANES_REDUCED != 0 ? place.last : item.last;
         STORE_LANES4(result, STORE_MODE, target + place.offset, lane_stride(OUTPUT_WORD), last, bits)
     }

@@ -11,6 +11,7 @@ import pytest
 import torch
 from device_infos import known_device
 from harness import check_op
+from test_loop_bounds import lowered
 
 from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage
@@ -87,6 +88,34 @@ def test_some_queries_and_keys_at_a_time(either: Any, monkeypatch: pytest.Monkey
     monkeypatch.setattr(attention_kernel, "_MOST_ITERATIONS", 64)
     for tensors, options in list(_cases())[3::every] if every > 1 else _cases():
         check_op(either, OP, *tensors, **options, relative=2e-5, device_layout=False)
+
+
+@pytest.mark.parametrize("queries, keys", [(67, 67), (71, 13)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_wide_heads_are_products_where_matrix_units_take_those(
+    device: Any, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, queries: int, keys: int
+) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(device, "info", replace(device.info, kind="discrete"))
+    monkeypatch.setattr(lowering, "splits", lambda info: True)
+    monkeypatch.setattr(lowering, "multiplies", lambda info, elements: elements == torch.float16)
+    monkeypatch.setattr(lowering, "attend", None)
+    for lead, options in (((2, 3), {}), ((1, 2), {"is_causal": True}), ((2,), {"attn_mask": torch.randn(keys) > 0})):
+        tensors = [tensor.to(dtype) for tensor in operands(lead, queries, keys, 160, 136)]
+        relative = 2e-5 if dtype == torch.float32 else 3e-3
+        check_op(device, OP, *tensors, **options, relative=relative, device_layout=False)
+
+
+def test_which_attention_an_h200_computes_by_products() -> None:
+    for sizes, products in (
+        ((8, 256, 160), True),
+        ((1, 4096, 512), True),
+        ((8, 4096, 128), False),
+        ((8, 1, 256), False),
+    ):
+        tensors = [torch.empty(1, *sizes, device="meta") for _ in range(3)]
+        shaders = [each.shader for each in lowered(known_device("nvidia_h200"), OP.removeprefix("aten::"), (*tensors,))]
+        assert ("softmax" in shaders) == products, (sizes, shaders)
 
 
 BLOCKS = [

@@ -210,6 +210,26 @@ def test_copies_go() -> None:
     )
 
 
+@pytest.mark.parametrize("step", ["div.Scalar(%a, 1.0)", "mul.Scalar(%a, 1)"])
+def test_factors_of_one_go(step: str) -> None:
+    text = COPIES.replace("aten::clone(%a, None)", f"aten::{step}").replace("LAST", "aten::neg")
+    assert simplified(text) == simplified(COPIES.replace("LAST", "aten::neg"))
+
+
+@pytest.mark.parametrize("step", ["div.Scalar(%a, 1.5)", "mul.Scalar(%a, -1)", "add.Scalar(%a, 1, 1)"])
+def test_other_numbers_stay(step: str) -> None:
+    assert step in simplified(COPIES.replace("aten::clone(%a, None)", f"aten::{step}").replace("LAST", "aten::neg"))
+
+
+def test_integers_that_become_floats_by_one_stay() -> None:
+    text = """
+        graph(%x : Long(2, 5)):
+          %y : Float(2, 5) = aten::div.Scalar(%x, 1)
+          return (%y)
+        """
+    assert "aten::div.Scalar(%x, 1)" in simplified(text)
+
+
 def test_concatenations_with_nothing_go() -> None:
     """As of what Phi-3's rotary positions leave of a head, which is nothing."""
     text = """

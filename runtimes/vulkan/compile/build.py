@@ -26,11 +26,11 @@ from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
 from mobopt.runtimes.vulkan.compile.fusion_cached_attention import fold_cached_attention
 from mobopt.runtimes.vulkan.compile.fusion_depthwise import fold_expansions
 from mobopt.runtimes.vulkan.compile.fusion_excitation import fold_excitations
+from mobopt.runtimes.vulkan.compile.fusion_finishes import fold_finishes
 from mobopt.runtimes.vulkan.compile.fusion_gates import fold_gates
 from mobopt.runtimes.vulkan.compile.fusion_normalization import fold_normalizations
 from mobopt.runtimes.vulkan.compile.fusion_pointwise import fuse_pointwise
 from mobopt.runtimes.vulkan.compile.fusion_rotary import fold_rotary, join_rotary
-from mobopt.runtimes.vulkan.compile.fusion_roundings import fold_roundings
 from mobopt.runtimes.vulkan.compile.fusion_row_layers import fold_row_layers
 from mobopt.runtimes.vulkan.compile.fusion_scaling import fold_scalings
 from mobopt.runtimes.vulkan.compile.fusion_shortcuts import fold_shortcuts
@@ -241,7 +241,7 @@ def _build(
     fold_row_layers(graph, device, placement.reasons, halving is not None, is_apart)
     fold_excitations(graph, device, placement.reasons, is_apart)
     fold_rotary(graph, device, placement.reasons)
-    fold_roundings(graph, placement.reasons, is_apart)
+    fold_finishes(graph, placement.reasons, is_apart)
     fuse_pointwise(graph, placement.reasons, placement.long, repeats_numbers=not device.is_cpu)
     fallbacks = tuple(_fallback(node, reason) for node, reason in placement.reasons.items())
     if fallbacks and not allow_fallback:

@@ -139,7 +139,15 @@ def _copied(node: Node) -> Value | None:
     same = (Trait.IDENTITY in traits and node.args[0].dtype == node.output.dtype) or (
         Trait.DROPOUT in traits and not node["train"]
     )
-    return node.args[0] if same else None
+    return node.args[0] if same or _is_times_one(node) else None
+
+
+def _is_times_one(node: Node) -> bool:
+    """Whether a tensor is multiplied with, or divided by, the number one and stays what it is, as by factors of
+    diffusers that a model leaves at one."""
+    if node.qualified_op not in ("aten::mul.Scalar", "aten::div.Scalar") or node.args[1] != 1:
+        return False
+    return (node.args[0].dtype, node.args[0].sizes) == (node.output.dtype, node.output.sizes)
 
 
 def _make_arithmetic(node: Node) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,7 +21,8 @@ _GATE_BOUNDS = (0, 255)
 _MOST_STEPS = (1 << _BOUND_BITS - 1) - 1
 _INVERSE_LOSS = 1e-6
 """By how much a scale times its inverse may differ from one for a multiple to be rounded to itself."""
-_WITH_OPERANDS = (Opcode.MUL, Opcode.CLAMP, Opcode.PRELU)
+_OPERANDS = {Opcode.MUL: 1, Opcode.CLAMP: 2, Opcode.PRELU: 1}
+"""Of what has any."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Activation:
         if self._limits is not None:  # rounding keeps the order of numbers
             steps = whole_steps(torch.tensor(self._limits), other.first, other.second if other.second > 0 else None)
             return other._bounded(*(int(step) for step in steps.clamp(*other.bounds)))
-        return None if self.opcode in _WITH_OPERANDS else replace(other, opcode=self.opcode)
+        return None if operands_of(self.opcode) > 0 else replace(other, opcode=self.opcode)
 
     @property
     def _limits(self) -> tuple[float, float] | None:
@@ -108,6 +109,11 @@ class Activation:
 
 
 IDENTITY = Activation()
+
+
+def operands_of(opcode: Opcode) -> int:
+    """How many numbers an activation with such an instruction has, besides what it is applied to."""
+    return _OPERANDS.get(opcode, 0)
 
 
 def clamp(low: float | None, high: float | None) -> Activation:
@@ -166,3 +172,12 @@ def activation_of(call: Node) -> Activation | None:
     if namespace != "aten" or overload not in ("", "default") or make is None:
         return None
     return make(call)
+
+
+def joined_activation(steps: Iterable[Node]) -> Activation | None:
+    """What calls that follow each other apply to a number; None if no activation does all of it."""
+    whole: Activation | None = IDENTITY
+    for step in steps:
+        own = activation_of(step)
+        whole = None if whole is None or own is None else whole.followed_by(own)
+    return whole

@@ -33,7 +33,7 @@ KEYS_AHEAD, VALUES_AHEAD = 1, 2
 _BOTH_AHEAD = KEYS_AHEAD | VALUES_AHEAD
 _RUN = 8
 """Halves that are read at a time."""
-_MOST_ELEMENTS = 128
+MOST_ELEMENTS = 128
 """Of a query or a value, for whose fragments an invocation has registers."""
 _NARROW = 64
 """Elements of queries and values, up to which more keys are in a tile."""
@@ -152,7 +152,7 @@ def matrix_block(
     ``split``, of floats that may not. None where they don't."""
     head, width = operands.query.sizes[-1], operands.value.sizes[-1]
     is_emulated = EMULATED_UNITS in device.switches
-    if not knows_fragments(device, device_costs(device)) or max(head, width) > _MOST_ELEMENTS:
+    if not knows_fragments(device, device_costs(device)) or max(head, width) > MOST_ELEMENTS:
         return None
     keys = operands.keys_seen(is_causal)
     if split and not (splits(device) and (is_emulated or keys >= _LEAST_SPLIT_KEYS)):

@@ -12,6 +12,7 @@ import torch
 
 from mobopt.runtimes.vulkan.engine.stream import MAX_ITERATIONS, USUAL_ITERATIONS, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, word_type
+from mobopt.runtimes.vulkan.kernels.channel_moments import append_channel_moments
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count
 from mobopt.runtimes.vulkan.kernels.division import Division, collapsed, divide
 from mobopt.runtimes.vulkan.kernels.geometry import expanded
@@ -156,14 +157,16 @@ def moments(
     """Mean and variance (or what ``spread`` names) over ``dims``, which stay as dimensions of size 1."""
     mean = plan.empty(kept_sizes(source.sizes, dims))
     wide = plan.empty(mean.sizes, strides=mean.strides)
+    count = math.prod(source.sizes[d] for d in dims)
+    narrower = _inverse(max(count - correction, 0))
+    if append_channel_moments(plan, source, dims, (mean, wide), spread, narrower, eps):
+        return mean, wide
     source, reduction = _prepared(plan, source, mean, dims)
     division = divide(plan.device, source, dims, reduction, passes=2)
     if division is not None and 2 * reduction.steps > division.count * MAX_ITERATIONS // 2:
         # One dimension alone can't be cut into enough parts.
         source, reduction = _prepared(plan, regrouped(plan, source, dims), mean, dims)
         division = divide(plan.device, source, dims, reduction, passes=2)
-    count = math.prod(source.sizes[d] for d in dims)
-    narrower = _inverse(max(count - correction, 0))
     if division is None:
         push = partial(MomentsPush, share=_inverse(count), narrower=narrower, added=eps)
         run_reduction(plan, "moments", reduction, [source], [mean, wide], [spread], push, passes=2)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.activation import IDENTITY, Activation
+from mobopt.runtimes.vulkan.kernels.channel_moments import is_scattered
 from mobopt.runtimes.vulkan.kernels.division import divide
 from mobopt.runtimes.vulkan.kernels.geometry import expanded
 from mobopt.runtimes.vulkan.kernels.kernel_access import (
@@ -21,7 +22,7 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
 from mobopt.runtimes.vulkan.kernels.normalization_in_registers import HeldNormalization, append_held, append_rows
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.reduction_kernel import SUMMED_STEPS, Reduction, plan_reduction
-from mobopt.runtimes.vulkan.kernels.result_rounding import rounding_constants
+from mobopt.runtimes.vulkan.kernels.result_finish import finish_constants, finish_suffix
 from mobopt.shaders.enumerations import Norm
 from mobopt.shaders.push_blocks import PUSH_CONSTANT_WORDS
 from mobopt.shaders.push_constants import NormalizePush
@@ -46,7 +47,7 @@ def normalize(
     eps: float,
     *,
     norm: Norm = Norm.CENTERED,
-    rounding: Activation = IDENTITY,
+    finish: Activation = IDENTITY,
 ) -> bool:
     """Write ``(x - mean) / sqrt(variance + eps) * weight + bias``, statistics being of ``dims``, in one dispatch.
 
@@ -59,7 +60,7 @@ def normalize(
         bias: with the weight's strides.
         eps: added to the variance; what the sum of squares is at least, of :attr:`Norm.EUCLIDEAN`.
         norm: what is divided by; nothing is subtracted where that is no deviation.
-        rounding: what is done before it is stored.
+        finish: what is done before it is stored.
 
     Returns:
         False, with nothing done, where one dispatch can't do it, or leaves the device idle.
@@ -75,9 +76,11 @@ def normalize(
     if as_it_lies is None or reduction is None:
         return False
     share = 1.0 if norm == Norm.EUCLIDEAN else 1 / math.prod(source.sizes[d] for d in dims)
-    wanted = HeldNormalization(source, target, as_it_lies, operands[0], operands[1], norm, share, eps, rounding)
+    wanted = HeldNormalization(source, target, as_it_lies, operands[0], operands[1], norm, share, eps, finish)
     if append_held(plan, wanted):
         return True
+    if norm == Norm.CENTERED and is_scattered(plan.device, source, dims):
+        return False
     if not _fits(plan, source, dims, reduction):
         return False
     if append_rows(plan, replace(wanted, reduction=reduction)):
@@ -94,14 +97,14 @@ def normalize(
     forms = [-1 if tensor is None else next(accesses) for tensor in operands]
     weight_offset, bias_offset = (0 if tensor is None else tensor.offset for tensor in operands)
     plan.dispatch(
-        f"normalize{'_texels' if texels else ''}",
+        f"normalize{finish_suffix(finish)}{'_texels' if texels else ''}",
         [writing(target), data, *bound],
         reduction.grid,
         [
             *(reduction.group, kept.rank, reduced.rank, reduction.threads, int(reduction.lanes_reduced), form),
             write_access(target, reduction.stores_vectors(target)),
             int(plan.device.is_cpu or reduction.steps > 2 * SUMMED_STEPS),
-            *(_SPREAD, int(norm), *forms, *rounding_constants(rounding)),
+            *(_SPREAD, int(norm), *forms, *finish_constants(finish)),
         ],
         NormalizePush(
             sizes=(*kept.sizes, *reduced.sizes),

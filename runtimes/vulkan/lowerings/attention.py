@@ -1,5 +1,5 @@
-"""Attention: on GPUs one kernel that never stores the scores; on CPU drivers products and a softmax, for some queries
-at a time where the scores of all would be many."""
+"""Attention: on GPUs one kernel that never stores the scores; on CPU drivers, and with heads too wide for the registers
+of matrix units, products and a softmax, for some queries at a time where the scores of all would be many."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ from collections.abc import Sequence
 import torch
 
 from mobopt.ir import Node, Value
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.attention_kernel import BATCH_RANK, AttentionOperands, attend
-from mobopt.runtimes.vulkan.kernels.attention_matrix import MatrixAttentionBlock, attend_by_matrix_units, matrix_block
+from mobopt.runtimes.vulkan.kernels.attention_matrix import (
+    MOST_ELEMENTS,
+    MatrixAttentionBlock,
+    attend_by_matrix_units,
+    matrix_block,
+)
 from mobopt.runtimes.vulkan.kernels.attention_row_kernel import attend_rows, may_attend_rows
 from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.geometry import Iteration, expanded, merged
-from mobopt.runtimes.vulkan.kernels.matrix_kernels import EMULATED_UNITS, multiplies
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import EMULATED_UNITS, multiplies, splits
 from mobopt.runtimes.vulkan.kernels.operand_rows import has_dense_rows, row_strides, rows_of_batches, with_dense_rows
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
@@ -30,11 +36,11 @@ from mobopt.runtimes.vulkan.lowerings.wanted_layout import wanted_strides
 from mobopt.shaders.enumerations import Opcode, Quotient
 
 _LONG = 1024
-"""From so many queries and keys on, the scores of all queries are never kept at once."""
+"""From so many queries and keys on, CPU drivers never keep the scores of all queries at once."""
 _MOST_SCORES = 2**25
-"""Nor are more than these."""
+"""Nor do they, or GPUs, keep more than these."""
 _SCORES = 2**22
-"""Scores that are kept at once where they can't be all."""
+"""Scores that CPU drivers keep at once where they can't keep all."""
 _LEAST_QUERIES = 32
 
 
@@ -59,7 +65,7 @@ def attention(plan: Plan, call: Node) -> DeviceTensor:
     query, key, value = (plan.tensor(call[name]) for name in ("query", "key", "value"))
     mask = None if call["attn_mask"] is None else plan.tensor(call["attn_mask"])
     scale = 1 / math.sqrt(query.sizes[-1]) if call["scale"] is None else float(call["scale"])
-    in_products = plan.device.is_cpu and EMULATED_UNITS not in plan.device.switches
+    in_products = _computes_products(plan.device, query, value)
     lead = call.output.sizes[:-2]
     target = result_of(plan, call.output, beside=not in_products or math.prod(lead[:-1]) == 1)
     if target.numel == 0 or key.sizes[-2] == 0:
@@ -82,6 +88,17 @@ def attention(plan: Plan, call: Node) -> DeviceTensor:
     else:
         attend(plan, operands, scale, call["is_causal"])
     return target
+
+
+def _computes_products(device: DeviceInfo, query: DeviceTensor, value: DeviceTensor) -> bool:
+    """Whether scores are stored: attention of heads that matrix units take in products alone is faster so, as a VAE's
+    of 512 elements."""
+    if device.is_cpu and EMULATED_UNITS not in device.switches:
+        return True
+    if max(query.sizes[-1], value.sizes[-1]) <= MOST_ELEMENTS or query.sizes[-2] == 1:
+        return False
+    elements = query.storage.elements
+    return splits(device) if elements == torch.float32 else multiplies(device, elements)
 
 
 def _are_few(operands: AttentionOperands) -> bool:
@@ -186,7 +203,8 @@ def _in_products(plan: Plan, operands: AttentionOperands, scale: float, is_causa
     result = rows_of_batches(plan, operands.result, BATCH_RANK)
     added = None if operands.mask is None else _added(plan, operands.mask)
     batches, count, _ = query.sizes
-    step = _queries_at_once(batches, count, keys)
+    step = _queries_at_once(plan.device, batches, count, keys)
+    elements = query.storage.elements
     for first in range(0, count, step):
         rows = min(step, count - first)
         seen = min(keys, first + rows) if is_causal else keys
@@ -198,16 +216,17 @@ def _in_products(plan: Plan, operands: AttentionOperands, scale: float, is_causa
         append_batches(plan, sliced(query, 1, first, rows), key, scores, scale, residual)
         if is_causal and first < seen:
             _hide_later(plan, sliced(scores, 2, first, seen - first))
-        weights = plan.empty(scores.sizes, torch.float32, scores.strides)
+        weights = plan.empty(scores.sizes, torch.float32, scores.strides, elements)
         softmax_into(plan, scores, weights, (2,), Quotient.SAFE)
         append_batches(plan, weights, value_factors, sliced(result, 1, first, rows))
 
 
-def _queries_at_once(batches: int, count: int, keys: int) -> int:
+def _queries_at_once(device: DeviceInfo, batches: int, count: int, keys: int) -> int:
     """Of how many queries the scores are kept at once."""
-    if min(count, keys) < _LONG and batches * count * keys <= _MOST_SCORES:
+    if (min(count, keys) < _LONG or not device.is_cpu) and batches * count * keys <= _MOST_SCORES:
         return count
-    return min(max(_SCORES // (batches * keys) // 4 * 4, _LEAST_QUERIES), count)
+    scores = _SCORES if device.is_cpu else _MOST_SCORES
+    return min(max(scores // (batches * keys) // 4 * 4, _LEAST_QUERIES), count)
 
 
 def _added(plan: Plan, mask: DeviceTensor) -> DeviceTensor:

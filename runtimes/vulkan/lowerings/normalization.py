@@ -19,7 +19,7 @@ from mobopt.runtimes.vulkan.kernels.operand_rows import row_strides
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder, Term
-from mobopt.runtimes.vulkan.kernels.result_rounding import rounded, rounding_of
+from mobopt.runtimes.vulkan.kernels.result_finish import finish_of, finished
 from mobopt.runtimes.vulkan.kernels.views import reshaped
 from mobopt.runtimes.vulkan.lowerings.checks import check_floating
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
@@ -61,15 +61,15 @@ def normalized(
     bias: DeviceTensor | None,
     eps: float,
     target: DeviceTensor,
-    rounding: Activation = IDENTITY,
+    finish: Activation = IDENTITY,
 ) -> tuple[DeviceTensor, DeviceTensor]:
-    """Normalise over ``dims``; writes ``target`` (of the tensor's sizes, with a storage of its own), rounded, and
+    """Normalise over ``dims``; writes ``target`` (of the tensor's sizes, with a storage of its own), finished, and
     returns mean and reciprocal deviation."""
     mean, reciprocal = moments(plan, tensor, dims, 0, Spread.RECIPROCAL_DEVIATION, eps)
     builder = ProgramBuilder()
     centered = builder.step(Opcode.SUB, builder.tensor(tensor), builder.tensor(mean))
     value = builder.step(Opcode.MUL, centered, builder.tensor(reciprocal))
-    value = rounded(builder, scaled(builder, value, weight, bias), rounding)
+    value = finished(builder, scaled(builder, value, weight, bias), finish)
     compute_into(plan, builder, value, target, fresh=True)
     return mean, reciprocal
 
@@ -83,11 +83,11 @@ def _normalize(
     bias: DeviceTensor | None,
     eps: float,
     target: DeviceTensor,
-    rounding: Activation,
+    finish: Activation,
 ) -> None:
     """The same without statistics: one dispatch, unless that would leave the device idle."""
-    if not normalize(plan, tensor, target, dims, weight, bias, eps, rounding=rounding):
-        normalized(plan, tensor, dims, weight, bias, eps, target, rounding)
+    if not normalize(plan, tensor, target, dims, weight, bias, eps, finish=finish):
+        normalized(plan, tensor, dims, weight, bias, eps, target, finish)
 
 
 def _in_rows(plan: Plan, tensor: DeviceTensor, dims: Sequence[int], output: Value) -> DeviceTensor:
@@ -105,7 +105,7 @@ def layer_norm(plan: Plan, call: Node) -> DeviceTensor | tuple[DeviceTensor, ...
     dims = range(first, tensor.rank)
     target = _in_rows(plan, tensor, dims, call.outputs[0])
     if call.qualified_op == "aten::layer_norm":
-        _normalize(plan, tensor, dims, weight, bias, call["eps"], target, rounding_of(call))
+        _normalize(plan, tensor, dims, weight, bias, call["eps"], target, finish_of(call))
         return target
     return (target, *normalized(plan, tensor, dims, weight, bias, call["eps"], target))
 
@@ -119,8 +119,8 @@ def group_norm(plan: Plan, call: Node) -> DeviceTensor | tuple[DeviceTensor, ...
     target = plan.own_result(call.outputs[0])
     split = _in_groups(tensor, groups, weight, bias, target)
     if call.qualified_op == "aten::group_norm":
-        rounding = rounding_of(call)
-        _normalize(plan, split.source, split.dims, split.weight, split.bias, call["eps"], split.target, rounding)
+        finish = finish_of(call)
+        _normalize(plan, split.source, split.dims, split.weight, split.bias, call["eps"], split.target, finish)
         return target
     statistics = normalized(plan, split.source, split.dims, split.weight, split.bias, call["eps"], split.target)
     return (target, *(reshaped(plan, statistic, (tensor.sizes[0], groups)) for statistic in statistics))
@@ -171,7 +171,8 @@ def instance_norm(plan: Plan, call: Node) -> DeviceTensor:
         return batch_normalized(plan, tensor, call)
     target = plan.own_result(call.outputs[0])
     split = _in_groups(tensor, tensor.sizes[1], weight, bias, target)
-    _normalize(plan, split.source, split.dims, split.weight, split.bias, call["eps"], split.target, IDENTITY)
+    finish = finish_of(call)
+    _normalize(plan, split.source, split.dims, split.weight, split.bias, call["eps"], split.target, finish)
     return target
 
 
@@ -255,8 +256,8 @@ def rms_norm(plan: Plan, call: Node) -> DeviceTensor:
     weight = _optional(plan, call["weight"])
     eps = torch.finfo(tensor.dtype).eps if call["eps"] is None else call["eps"]
     target = _in_rows(plan, tensor, dims, call.output)
-    rounding = rounding_of(call)
-    if normalize(plan, tensor, target, dims, weight, None, eps, norm=Norm.ROOT_MEAN_SQUARE, rounding=rounding):
+    finish = finish_of(call)
+    if normalize(plan, tensor, target, dims, weight, None, eps, norm=Norm.ROOT_MEAN_SQUARE, finish=finish):
         return target
     count = math.prod(tensor.sizes[d] for d in dims)
     square = reduce(
@@ -272,7 +273,7 @@ def rms_norm(plan: Plan, call: Node) -> DeviceTensor:
     builder = ProgramBuilder()
     root = builder.step(Opcode.RSQRT, builder.step(Opcode.ADD, builder.tensor(square), builder.scalar(eps, Kind.FLOAT)))
     value = builder.step(Opcode.MUL, builder.tensor(tensor), root)
-    value = rounded(builder, scaled(builder, value, weight, None), rounding)
+    value = finished(builder, scaled(builder, value, weight, None), finish)
     compute_into(plan, builder, value, target, fresh=True)
     return target
 

@@ -12,7 +12,7 @@ import torch
 from mobopt.ir import Node, Value
 from mobopt.ops.fake_quantize import FAKE_QUANTIZE, ROUNDED_GATE
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder, Term, kind_of
-from mobopt.runtimes.vulkan.kernels.result_rounding import rounded_to
+from mobopt.runtimes.vulkan.kernels.result_finish import rounded_to
 from mobopt.shaders.enumerations import Opcode
 
 Expression = Callable[[ProgramBuilder, Node], Term]

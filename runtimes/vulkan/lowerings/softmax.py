@@ -18,7 +18,7 @@ from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute, compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder
 from mobopt.runtimes.vulkan.kernels.reduction_kernel import Reduction, run_reduction
-from mobopt.runtimes.vulkan.kernels.result_rounding import rounded, rounding_constants, rounding_of
+from mobopt.runtimes.vulkan.kernels.result_finish import finish_constants, finish_of, finished
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.reductions import converted
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
@@ -37,7 +37,7 @@ def softmax(plan: Plan, call: Node) -> DeviceTensor:
     tensor = converted(plan, plan.tensor(call.args[0]), call.output.dtype)
     target = plan.own_result(call.output, strides=wanted_of(call.output))
     quotient = Quotient.LOGARITHM if "log_softmax" in call.qualified_op else Quotient.PLAIN
-    softmax_into(plan, tensor, target, normalized_dims(call["dim"], tensor.rank), quotient, rounding_of(call))
+    softmax_into(plan, tensor, target, normalized_dims(call["dim"], tensor.rank), quotient, finish_of(call))
     return target
 
 
@@ -48,14 +48,14 @@ def softmax_into(
     target: DeviceTensor,
     dims: Sequence[int],
     quotient: Quotient,
-    rounding: Activation = IDENTITY,
+    finish: Activation = IDENTITY,
 ) -> None:
-    """Softmax over ``dims`` into ``target``, rounded."""
+    """Softmax over ``dims`` into ``target``, finished."""
     source, reduction = prepare(plan, tensor, target, dims, writes_all=True)
     if _PASSES * reduction.steps > USUAL_ITERATIONS or _leaves_idle(plan.device, reduction):
-        _in_steps(plan, source, target, dims, quotient, rounding)
+        _in_steps(plan, source, target, dims, quotient, finish)
     else:
-        constants = [quotient, *rounding_constants(rounding)]
+        constants = [quotient, *finish_constants(finish)]
         run_reduction(plan, "softmax", reduction, [source], [target], constants, passes=_PASSES)
 
 
@@ -74,7 +74,7 @@ def _in_steps(
     target: DeviceTensor,
     dims: Sequence[int],
     quotient: Quotient,
-    rounding: Activation,
+    finish: Activation,
 ) -> None:
     """The walks as dispatches of their own, the reductions among them in parts."""
     top = reduce(plan, source, dims, source.dtype, Combination.LARGEST)
@@ -94,7 +94,7 @@ def _in_steps(
         value = builder.step(Opcode.SUB, shifted, builder.step(Opcode.LOG, builder.tensor(total)))
     else:
         value = builder.step(Opcode.DIV, builder.tensor(powers), builder.tensor(total))
-    compute_into(plan, builder, rounded(builder, value, rounding), target, fresh=True)
+    compute_into(plan, builder, finished(builder, value, finish), target, fresh=True)
 
 
 def _at_least(plan: Plan, tensor: DeviceTensor, number: float) -> DeviceTensor:
