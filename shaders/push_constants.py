@@ -555,6 +555,27 @@ class ChannelMomentsPush(PushConstants):
 
 
 @dataclass
+class NormalizeChannelsPush(PushConstants):
+    """Normalisation of groups of channels of images; places and distances count vec4s."""
+
+    images: int
+    pixels: int
+    """Of an image."""
+    part_pixels: int
+    """Of a workgroup, but for the last one of an image, which has the rest."""
+    data_start: int
+    data_image: int
+    """From image to image."""
+    data_pitch: int
+    """From pixel to pixel."""
+    result_start: int
+    result_image: int
+    result_pitch: int
+    weight_start: int
+    bias_start: int
+
+
+@dataclass
 class DoorbellPush(PushConstants):
     """A wait for the host."""
 
@@ -597,5 +618,6 @@ BLOCKS: dict[str, type[PushConstants]] = {
     "normalize_rows_push.glsl": NormalizeRowsPush,
     "normalize_held_push.glsl": NormalizeHeldPush,
     "channel_moments_push.glsl": ChannelMomentsPush,
+    "normalize_channels_push.glsl": NormalizeChannelsPush,
 }
 """The blocks that shaders include, by the names that they include."""

@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from mobopt import optimize_for_mobile
 from mobopt.bundle.container import ArchiveReader, ArchiveWriter
 from mobopt.errors import BundleError, InputError, MissingInputError, MoboptError, UnsupportedError
-from mobopt.frontends.exported.exported_program import ExportedFileSource, ExportedProgramSource
+from mobopt.frontends.exported.exported_program import ExportedFileSource, ExportedProgramSource, _archived
 from mobopt.frontends.exported.nodes import source_of_metadata
 from mobopt.frontends.open_source import source_of
 from mobopt.frontends.source import Source
@@ -477,3 +477,34 @@ def test_arithmetic_of_sizes(model: torch.nn.Module) -> None:
     module = optimize_for_mobile(exported, backend="vulkan", runtime="mobopt")
     for x in (torch.ones(2, 8), torch.ones(3, 11)):
         torch.testing.assert_close(module(x), model(x))
+
+
+class Tied(torch.nn.Module):
+    """An embedding whose rows are the weight of the last layer, and a buffer that shows every other of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = torch.nn.Embedding(23, 8)
+        self.head = torch.nn.Linear(8, 23, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("some", torch.randn(12, 5).t()[1:])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.embed(x)).sum(1) + self.some.sum()
+
+
+def test_weights_are_copied_once_with_what_they_share() -> None:
+    model = Tied().eval()
+    x = torch.tensor([[3, 5]])
+    expected = model(x).detach()
+    program = torch.export.export(model, (x,))
+    tensors = _archived(program).tensors
+    embed, head, some = (tensors[name] for name in ("embed.weight", "head.weight", "some"))
+    assert embed.data_ptr() == head.data_ptr() != program.state_dict["embed.weight"].data_ptr()
+    assert torch.equal(some, model.some) and some.stride() == model.some.stride()
+    module = optimize_for_mobile(program, backend="cpu", runtime="mobopt")
+    with torch.no_grad():
+        for value in program.state_dict.values():
+            value.fill_(7.0)
+    torch.testing.assert_close(module(x), expected)

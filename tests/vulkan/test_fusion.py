@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
 
 import pytest
 import torch
@@ -121,7 +122,7 @@ def test_sum_of_two_products_folds_one(device) -> None:
     ids=["used twice", "returned", "scaled", "broadcast", "itself", "full", "no room for a sum"],
 )
 def test_what_is_not_folded(following: str, returned: str, expected: list[str]) -> None:
-    _, nodes = folded(f"%c = conv(%x$)\n{following}", returned, f"%x : {F}, %row : Float(1, 4, 1, 1)")
+    _, nodes = folded(f"%c = conv(%x$)\n{following}", returned, f"%x : {F}, %row : Float(1, 4, 1, 6)")
     assert nodes == expected
 
 
@@ -131,3 +132,45 @@ def test_nodes_of_the_host_stay() -> None:
     for node in graph.block.nodes:
         fold_epilogues(graph, {node})
         assert print_graph(graph) == text
+
+
+CHANNELS = """
+    graph(%x : Float({n}, 12, {h}, {w}), %t : Float({m}, {c}, 1, 1)):
+      %weight : Float({c}, 12, {k}, {k}) = prim::Constant[value=<Tensor>]()
+      %y : Float({n}, {c}, {h}, {w}) = aten::conv2d(%x, %weight, None, [1, 1], [{p}, {p}], [1, 1], 1)
+      %s : Float({n}, {c}, {h}, {w}) = aten::add.Tensor({sum}, 1)
+      %z : Float({n}, {c}, {h}, {w}) = aten::relu(%s)
+      return (%z)
+    """
+
+
+def channels_graph(n: int, m: int, c: int, k: int, space: tuple[int, int], terms: str) -> tuple[Graph, torch.Tensor]:
+    weight = torch.randn(c, 12, k, k, generator=torch.Generator().manual_seed(n)) / 10
+    text = CHANNELS.format(n=n, m=m, c=c, k=k, p=k // 2, h=space[0], w=space[1], sum=terms)
+    graph = parse_graph(textwrap.dedent(text).strip(), {"weight": weight})
+    fold_epilogues(graph)
+    verify_graph(graph)
+    return graph, weight
+
+
+@pytest.mark.parametrize("kind", ["cpu", "discrete"])
+@pytest.mark.parametrize("terms", ["%y, %t", "%t, %y"])
+@pytest.mark.parametrize("k, space", [(3, (7, 5)), (1, (7, 5)), (3, (1, 13)), (3, (16, 16)), (1, (1, 3))])
+@pytest.mark.parametrize("n, m", [(1, 1), (3, 1), (3, 3)])
+def test_channels_that_are_added_to_each_pixel(device, monkeypatch, kind, terms, k, space, n, m) -> None:
+    """As what the steps of diffusion models are told of the time."""
+    monkeypatch.setattr(device, "info", replace(device.info, kind=kind))
+    graph, weight = channels_graph(n, m, 20, k, space, terms)
+    assert [[part.op for part in parts_of(node)] for node in graph.block.nodes] == [
+        ["aten::conv2d", "aten::add", "aten::relu"]
+    ]
+    generator = torch.Generator().manual_seed(k)
+    x, t = torch.randn(n, 12, *space, generator=generator), torch.randn(m, 20, 1, 1, generator=generator)
+    expected = (functional.conv2d(x, weight, None, 1, k // 2) + t).relu()
+    for time in (t, t.expand(m, 20, 1, 1).contiguous(memory_format=torch.channels_last)):
+        assert_close(run_graph(device, graph, [x, time])[0], expected, 2e-6)
+
+
+def test_channels_that_are_no_whole_vec4s_stay_apart() -> None:
+    graph, _ = channels_graph(1, 1, 10, 3, (7, 5), "%y, %t")
+    assert len(graph.block.nodes) == 3

@@ -163,8 +163,9 @@ def _bound(program: Program, found: tuple[tuple[Any, ...], dict[str, Any]] | Non
         return []
 
 
-def _saved(exported: ExportedProgram) -> bytes:
-    """What torch saves of a program, without the nests of its inputs and outputs, whose classes it may not know.
+def _saved(exported: ExportedProgram, state: Mapping[str, Any]) -> bytes:
+    """What torch saves of a program with some state, without the nests of its inputs and outputs, whose classes it may
+    not know.
 
     Raises:
         UnsupportedError: torch can't save it.
@@ -174,7 +175,7 @@ def _saved(exported: ExportedProgram) -> bytes:
     root.signature = copy.copy(_signature(exported))
     root.signature.in_spec = root.signature.out_spec = pytree.tree_structure(((), {}))
     plain._module_call_graph = [root]
-    plain._state_dict = _plain_tensors(exported.state_dict)
+    plain._state_dict = dict(state)
     buffer = io.BytesIO()
     try:
         with warnings.catch_warnings(), _roundings_are_saved():
@@ -211,18 +212,46 @@ def _plain_tensors(state: Mapping[str, Any]) -> dict[str, Any]:
             plain[name] = value
             continue
         parts, _ = value.__tensor_flatten__()
-        plain[name] = torch.nn.Parameter(torch.empty(0, dtype=value.dtype), requires_grad=False)
+        plain[name] = _stand_in(value)
         plain |= _plain_tensors({f"{name}.{part}": getattr(value, part) for part in parts})
     return plain
 
 
 def _archived(exported: ExportedProgram) -> ExportedArchive:
-    """What torch saves of a program, with tensors of subclasses on the meta device, where nothing can read them."""
-    archive = ExportedArchive(io.BytesIO(_saved(exported)))
+    """What torch saves of a program, with tensors of subclasses on the meta device, where nothing can read them.
+
+    Parameters and buffers are copied once, beside the archive: through it they would be four times in memory.
+    """
+    state = _plain_tensors(exported.state_dict)
+    beside = {name: value for name, value in state.items() if _is_dense(value)}
+    archive = ExportedArchive(io.BytesIO(_saved(exported, state | {n: _stand_in(v) for n, v in beside.items()})))
+    storages: dict[int, torch.UntypedStorage] = {}
+    for name, value in beside.items():
+        archive.tensors[name] = _copied_among(value, storages)
     for name, value in exported.state_dict.items():
         if isinstance(value, torch.Tensor) and is_traceable_wrapper_subclass(value):
             archive.tensors[name] = archive.tensors[name].to("meta")
     return archive
+
+
+def _stand_in(value: torch.Tensor) -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.empty(0, dtype=value.dtype), requires_grad=False)
+
+
+def _is_dense(value: Any) -> bool:
+    """Whether a tensor is nothing but elements in the host's memory."""
+    is_plain = type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout == torch.strided
+    is_lazy = is_plain and (value.is_quantized or value.is_conj() or value.is_neg())
+    return is_plain and not is_lazy and value.device.type == "cpu" and value.numel() > 0
+
+
+def _copied_among(value: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
+    """A copy of a tensor, which shares its storage with the copies of those that shared it before."""
+    own = value.detach().untyped_storage()
+    if own.data_ptr() not in storages:
+        storages[own.data_ptr()] = own.clone()
+    storage = storages[own.data_ptr()]
+    return torch.empty(0, dtype=value.dtype).set_(storage, value.storage_offset(), value.size(), value.stride())
 
 
 def _signature(exported: ExportedProgram) -> Any:

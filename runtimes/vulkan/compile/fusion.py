@@ -13,9 +13,16 @@ import torch
 from mobopt.ir import Graph, InsertionPoint, Node, Value
 from mobopt.ir.rewriting import dissolve, enclose
 from mobopt.runtimes.vulkan.kernels.activation import activation_of
-from mobopt.runtimes.vulkan.kernels.epilogue import EPILOGUE, PRODUCT, added_operands, folded_epilogue, parts_of
+from mobopt.runtimes.vulkan.kernels.epilogue import (
+    EPILOGUE,
+    PRODUCT,
+    added_operands,
+    are_channels_of,
+    folded_epilogue,
+    parts_of,
+)
 from mobopt.runtimes.vulkan.kernels.plan import Plan
-from mobopt.runtimes.vulkan.lowerings.convolution import convolution
+from mobopt.runtimes.vulkan.lowerings.convolution import convolution, takes_channels
 from mobopt.runtimes.vulkan.lowerings.matmul import (
     added_product,
     linear,
@@ -52,6 +59,8 @@ def _fold(node: Node, on_host: Container[Node]) -> None:
         maker = source.producer
         if maker is None or len(source.uses) != 1 or source.dtype != node.output.dtype:
             continue
+        if are_channels_of(source, node.output):
+            continue
         parts = parts_of(maker)
         if maker in on_host or not _takes_epilogue(parts[0]) or not _has_room(parts, node, source):
             continue
@@ -80,6 +89,8 @@ def _has_room(parts: list[Node], node: Node, source: Value) -> bool:
     if whole is None:
         return False
     is_simple = not rounds and whole.residual is None and whole.after.is_identity
+    if whole.residual is not None and are_channels_of(whole.residual, source):
+        return not rounds and takes_channels(parts[0])
     if whole.residual is not None and whole.residual.sizes != source.sizes:
         return not rounds and takes_rows(parts[0]) and takes_residual(parts[0])
     return is_simple or takes_residual(parts[0])

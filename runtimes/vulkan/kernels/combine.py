@@ -12,7 +12,7 @@ import torch
 
 from mobopt.runtimes.vulkan.engine.stream import MAX_ITERATIONS, USUAL_ITERATIONS, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, word_type
-from mobopt.runtimes.vulkan.kernels.channel_moments import append_channel_moments
+from mobopt.runtimes.vulkan.kernels.channel_groups import append_channel_moments
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count
 from mobopt.runtimes.vulkan.kernels.division import Division, collapsed, divide
 from mobopt.runtimes.vulkan.kernels.geometry import expanded

@@ -78,7 +78,7 @@ def append_product_convolution(
     is_image = is_plain and are_planes(source) and is_copied(source)
     if not is_image:
         source = _rounded(plan, source) if is_rounded else whole_vectors(plan, source)
-    residual = None if residual is None else whole_vectors(plan, residual)
+    residual = None if residual is None else _over_pixels(whole_vectors(plan, residual), result.sizes)
     filters = product_weights(plan, weight)
     operands = convolution_operands(plan, convolution, source, filters, result, residual)
     if is_image:
@@ -86,6 +86,13 @@ def append_product_convolution(
     else:
         product = convolution_product(convolution, operands, filters)
         append_grid(plan, product, operands, epilogue, convolution.group_inputs % 4)
+
+
+def _over_pixels(residual: DeviceTensor, sizes: Sequence[int]) -> DeviceTensor:
+    """What is added to images of some sizes: one element for each channel is added to each pixel."""
+    if residual.sizes == tuple(sizes):
+        return residual
+    return residual.view(sizes, (residual.strides[0] if residual.sizes[0] > 1 else 0, 1, 0, 0))
 
 
 @replayable

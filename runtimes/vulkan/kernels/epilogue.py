@@ -27,7 +27,7 @@ EPILOGUE = "epilogue"
 @dataclass(frozen=True, eq=False)
 class Epilogue:
     """``after(before(sum + bias) + residual)``; the residual has the sizes of the result, or is a row that is known
-    (of a linear layer or a matrix product), or there is none.
+    (of a linear layer or a matrix product), or the channels of each image (of a convolution), or there is none.
 
     Where vec4s of columns of gates and of what passes them take turns, it is ``before(gate + bias) * (passing + bias)``
     of half as many columns, and nothing else.
@@ -120,15 +120,25 @@ def _own_epilogue(call: Node) -> Epilogue:
 
 def added_operands(node: Node, *, rows: bool = False) -> list[Value]:
     """The operands of a plain sum of two different tensors of one kind, last first; none for any other node. With
-    ``rows`` one of them may be a row that is known, which is added to each row of the other."""
+    ``rows`` one of them may be a row that is known, which is added to each row of the other, or channels, which are
+    added to each pixel."""
     if node.qualified_op not in ("aten::add.Tensor", "aten::add_.Tensor") or node["alpha"] != 1:
         return []
     left, right = node.args[:2]
     if not isinstance(right, Value) or left.dtype != right.dtype or left is right:
         return []
     is_alike = left.sizes == right.sizes
-    return [right, left] if is_alike or (rows and (_is_row_of(left, right) or _is_row_of(right, left))) else []
+    return [right, left] if is_alike or (rows and (_repeats(left, right) or _repeats(right, left))) else []
 
 
-def _is_row_of(row: Value, tensor: Value) -> bool:
-    return row.elements is not None and tensor.rank > 1 and row.sizes == tensor.sizes[-1:]
+def _repeats(part: Value, tensor: Value) -> bool:
+    is_row = part.elements is not None and tensor.rank > 1 and part.sizes == tensor.sizes[-1:]
+    return is_row or are_channels_of(part, tensor)
+
+
+def are_channels_of(part: Value, tensor: Value) -> bool:
+    """Whether one tensor has an element for each channel of another's images, as what a step of a diffusion model is
+    told of the time, or of all images."""
+    if part.rank != 4 or tensor.rank != 4 or part.sizes == tensor.sizes:
+        return False
+    return part.sizes[1:] == (tensor.sizes[1], 1, 1) and part.sizes[0] in (1, tensor.sizes[0])

@@ -9,7 +9,7 @@ from dataclasses import replace
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.activation import IDENTITY, Activation
-from mobopt.runtimes.vulkan.kernels.channel_moments import is_scattered
+from mobopt.runtimes.vulkan.kernels.channel_groups import is_scattered
 from mobopt.runtimes.vulkan.kernels.division import divide
 from mobopt.runtimes.vulkan.kernels.geometry import expanded
 from mobopt.runtimes.vulkan.kernels.kernel_access import (

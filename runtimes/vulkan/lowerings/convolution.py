@@ -25,6 +25,7 @@ from mobopt.runtimes.vulkan.kernels.convolution_parameters import (
 )
 from mobopt.runtimes.vulkan.kernels.convolution_roads import road_of
 from mobopt.runtimes.vulkan.kernels.epilogue import epilogue_of
+from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.product_scaling import ScaledInput
 from mobopt.runtimes.vulkan.kernels.weight_packing import has_channel_scales
@@ -85,6 +86,11 @@ def is_expansion(call: Node) -> bool:
     if wanted.input.rank != 4 or wanted.groups != 1 or wanted.input.numel == 0 or wanted.input.dtype != torch.float32:
         return False
     return Quantized.of(wanted.weight) is None and _kernel_of(wanted) is append_product_convolution
+
+
+def takes_channels(call: Node) -> bool:
+    """Whether the kernel of a convolution can add channels to each pixel of its result: they are read by fours."""
+    return is_expansion(call) and call.output.sizes[1] % VECTOR == 0 and not convolution_of(call).transposed
 
 
 def is_depthwise(call: Node) -> bool:

@@ -12,6 +12,7 @@ from mobopt.ir import Node, Value
 from mobopt.ops.l2_normalize import L2_NORMALIZE
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.activation import IDENTITY, Activation
+from mobopt.runtimes.vulkan.kernels.channel_groups import append_normalized_channels
 from mobopt.runtimes.vulkan.kernels.combine import moments, reduce
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dim, view_strides
 from mobopt.runtimes.vulkan.kernels.normalization_kernel import normalize
@@ -66,6 +67,8 @@ def normalized(
     """Normalise over ``dims``; writes ``target`` (of the tensor's sizes, with a storage of its own), finished, and
     returns mean and reciprocal deviation."""
     mean, reciprocal = moments(plan, tensor, dims, 0, Spread.RECIPROCAL_DEVIATION, eps)
+    if append_normalized_channels(plan, tensor, target, dims, (mean, reciprocal), (weight, bias), finish):
+        return mean, reciprocal
     builder = ProgramBuilder()
     centered = builder.step(Opcode.SUB, builder.tensor(tensor), builder.tensor(mean))
     value = builder.step(Opcode.MUL, centered, builder.tensor(reciprocal))

@@ -1,4 +1,4 @@
-"""Mean and variance of groups of channels, read in the order of memory."""
+"""Norms of groups of channels, read in the order of memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness import check_op
 from test_loop_bounds import lowered
 
 from mobopt.runtimes.vulkan.engine.device import Device
-from mobopt.runtimes.vulkan.kernels import channel_moments, combine
+from mobopt.runtimes.vulkan.kernels import channel_groups, combine
 
 H200 = known_device("nvidia_h200")
 
@@ -22,8 +22,8 @@ H200 = known_device("nvidia_h200")
 def gpu(device: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     """The device as one with some cores, which is checked to have used the kernel for what lies as images do."""
     monkeypatch.setattr(device, "info", replace(device.info, kind="discrete", cores=6))
-    monkeypatch.setattr(channel_moments, "_LEAST_ELEMENTS", 1)
-    monkeypatch.setattr(channel_moments, "_FEW_CHANNELS", 1 << 20)
+    monkeypatch.setattr(channel_groups, "_LEAST_ELEMENTS", 1)
+    monkeypatch.setattr(channel_groups, "_FEW_CHANNELS", 1 << 20)
     done = []
     append = combine.append_channel_moments
     monkeypatch.setattr(combine, "append_channel_moments", lambda *args: done.append(append(*args)) or done[-1])
@@ -76,17 +76,17 @@ def test_halves(gpu: Device) -> None:
 
 
 def test_many_parts_of_one_image(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_moments, "_PARTS_OF_A_CORE", 16)
+    monkeypatch.setattr(gpu, "info", replace(gpu.info, cores=96))
     check_op(gpu, "aten::group_norm", images(1, 64, 61, 67), 16, None, None, relative=2e-6)
 
 
 @pytest.mark.parametrize(
     ("sizes", "groups", "shaders"),
     [
-        ((1, 320, 64, 64), 32, ["channel_moments", "pointwise_2_0"]),
-        ((1, 128, 512, 512), 32, ["channel_moments", "pointwise_2_0"]),
-        ((16, 128, 96, 96), 32, ["channel_moments", "pointwise_2_0"]),
-        ((1, 2560, 32, 32), 32, ["channel_moments", "pointwise_2_0"]),  # groups of whole cache lines, but too few
+        ((1, 320, 64, 64), 32, ["channel_moments", "normalize_channels"]),
+        ((1, 128, 512, 512), 32, ["channel_moments", "normalize_channels"]),
+        ((16, 128, 96, 96), 32, ["channel_moments", "normalize_channels"]),
+        ((1, 2560, 32, 32), 32, ["channel_moments", "normalize_channels"]),  # groups of whole cache lines, but too few
         ((1, 320, 7, 8), 32, ["normalize"]),  # small
         ((1, 318, 64, 64), 6, ["moments_part", "moments_merge", "pointwise_2_0"]),  # no whole vec4s
     ],
