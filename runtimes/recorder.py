@@ -434,6 +434,10 @@ def functional_form(schema: Schema, args: Sequence[Any]) -> tuple[str, list[Any]
         return "aten::full_like", [args[0], args[1], None, None, None, None, None]
     if schema.qualified_name == "aten::fill_.Tensor":
         return "aten::expand_as", [args[1], args[0]]
+    if schema.name == "aten::fill_diagonal_":
+        sizes = tuple(map(int, args[0].meta.shape))
+        mask = torch.zeros(sizes, dtype=torch.bool).fill_diagonal_(True, args[2])
+        return "aten::masked_fill.Scalar", [args[0], constant_tensor(mask), args[1]]
     other = functional_schema(schema)
     if other is not None:
         given = zip(schema.arguments, args, strict=True)

@@ -503,7 +503,7 @@ def test_weights_are_copied_once_with_what_they_share() -> None:
     embed, head, some = (tensors[name] for name in ("embed.weight", "head.weight", "some"))
     assert embed.data_ptr() == head.data_ptr() != program.state_dict["embed.weight"].data_ptr()
     assert torch.equal(some, model.some) and some.stride() == model.some.stride()
-    module = optimize_for_mobile(program, backend="cpu", runtime="mobopt")
+    module = optimize_for_mobile(program, backend="vulkan", runtime="mobopt")
     with torch.no_grad():
         for value in program.state_dict.values():
             value.fill_(7.0)

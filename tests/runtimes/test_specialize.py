@@ -245,6 +245,22 @@ def test_an_alias_of_a_constant_keeps_its_values():
     torch.testing.assert_close(found, module(x))
 
 
+@pytest.mark.parametrize("sizes, wrap", [((5, 7), False), ((7, 3), True), ((4, 4, 4), False)])
+def test_diagonals_are_filled(sizes, wrap):
+    """As ProphetNet does to its masks."""
+
+    class Diagonal(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x * 2
+            y.fill_diagonal_(3.5, wrap)
+            return y
+
+    x = torch.randn(sizes)
+    found, (segment,) = run(Diagonal(), x)
+    assert operators(segment) == ["aten::mul.Tensor", "aten::masked_fill.Scalar"]
+    torch.testing.assert_close(found, Diagonal()(x))
+
+
 def test_traced_arithmetic_on_sizes_is_gone():
     class Halves(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
