@@ -328,3 +328,14 @@ def test_blocks_are_divided_evenly(block: FragmentKernel) -> None:
     assert block.block_columns <= 64  # weights have as many zeros behind them
     for normalizes in (False, True):
         assert replace(block, normalized=normalizes).shared_bytes <= 49152 and block.invocations <= 512
+
+
+@pytest.mark.parametrize(
+    ("channels", "side", "is_shared"),
+    [(512, 128, True), (256, 256, True), (512, 28, True), (128, 512, False), (256, 28, False)],
+)
+def test_large_convolutions_of_halves_go_through_shared_memory(channels: int, side: int, is_shared: bool) -> None:
+    wide = channels // 4
+    shape = ProductShape(side * side, 9 * wide, wide, wide, taps=9, half_run=8, fits_fragments=True)
+    assert isinstance(choose_gpu_kernel(H200, shape), MatrixKernel) == is_shared
+    assert isinstance(choose_gpu_kernel(H200, replace(shape, shortcut=8)), FragmentKernel)

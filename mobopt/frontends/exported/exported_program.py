@@ -249,7 +249,7 @@ def _copied_among(value: torch.Tensor, storages: dict[int, torch.UntypedStorage]
     """A copy of a tensor, which shares its storage with the copies of those that shared it before."""
     own = value.detach().untyped_storage()
     if own.data_ptr() not in storages:
-        storages[own.data_ptr()] = own.clone()
+        storages[own.data_ptr()] = torch.empty(0, dtype=torch.uint8).set_(own).clone().untyped_storage()
     storage = storages[own.data_ptr()]
     return torch.empty(0, dtype=value.dtype).set_(storage, value.storage_offset(), value.size(), value.stride())
 

@@ -13,7 +13,6 @@ from mobopt.runtimes.vulkan.kernels.result_finish import FINISHED
 from mobopt.runtimes.vulkan.lowerings.normalization import group_norm, instance_norm, layer_norm, rms_norm
 from mobopt.runtimes.vulkan.lowerings.registry import lowering_of, why_unsupported
 from mobopt.runtimes.vulkan.lowerings.softmax import softmax
-from mobopt.shaders.enumerations import Opcode
 
 _NORMS = (layer_norm, group_norm, instance_norm, rms_norm)
 
@@ -59,4 +58,4 @@ def _takes(node: Node, steps: list[Node]) -> bool:
         return False
     if lowering.function in _NORMS:
         return lowering.function is not instance_norm or node["use_input_stats"]
-    return lowering.function is softmax and finish.opcode == Opcode.MOVE
+    return lowering.function is softmax and finish.only_rounds

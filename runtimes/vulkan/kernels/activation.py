@@ -48,6 +48,11 @@ class Activation:
         return self == IDENTITY
 
     @property
+    def only_rounds(self) -> bool:
+        """Whether it does nothing, or :data:`FAKE_QUANTIZE` alone."""
+        return self.opcode == Opcode.MOVE
+
+    @property
     def code(self) -> int:
         """The opcode, with the bounds in the upper bits, as a shader's specialization constant."""
         low, high = (bound & (1 << _BOUND_BITS) - 1 for bound in self.bounds or (0, 0))

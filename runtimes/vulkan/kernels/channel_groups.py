@@ -21,7 +21,7 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
     writing,
 )
 from mobopt.runtimes.vulkan.kernels.plan import Plan
-from mobopt.runtimes.vulkan.kernels.result_finish import finish_constants, finish_suffix
+from mobopt.runtimes.vulkan.kernels.result_finish import finish_constants
 from mobopt.shaders.enumerations import LoadMode, Spread
 from mobopt.shaders.push_constants import ChannelMomentsPush, NormalizeChannelsPush
 
@@ -238,7 +238,7 @@ def append_normalized_channels(
     starts = [0 if tensor is None else tensor.offset // VECTOR for tensor in factors]
     (data_image, data_pitch), (result_image, result_pitch) = found.pitches
     plan.dispatch(
-        f"normalize_channels{finish_suffix(finish)}",
+        f"normalize_channels{'' if finish.only_rounds else '_activated'}",
         [
             writing(target),
             *(reading(tensor, LoadMode.VECTOR, texels=False) for tensor in operands),

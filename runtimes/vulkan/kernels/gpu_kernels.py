@@ -175,6 +175,8 @@ SUM_INVOCATIONS = 64
 GpuKernel = SharedKernel | MatrixKernel | FragmentKernel | RowKernel | UnitRowKernel
 _ROWS_OF_UNITS = 3
 """From so many on, matrix units are faster than ``product_rows.comp``, which is the fastest where there are none."""
+_LEAST_LONG_INNER, _LEAST_MULTIPLICATIONS = 576, 1_800_000_000
+"""vec4s of the inner dimension, and multiplications, of products of halves that are large."""
 
 
 def choose_gpu_kernel(device: DeviceInfo, shape: ProductShape) -> GpuKernel:
@@ -211,14 +213,22 @@ def _without_unit_rows(device: DeviceInfo, costs: DeviceCosts, shape: ProductSha
     """Every kernel for a product that isn't one of a few rows by weights of 4 bits with matrix units."""
     found: list[GpuKernel] = [*fragment_kernels(device, costs, shape)]
     only_fragments = bool(found) and shape.shortcut > 0
-    # Halves take no longer where they can go straight to registers.
-    if not found or not (shape.half_run or only_fragments):
+    # Halves take no longer where they can go straight to registers, unless many rows share many long columns.
+    if not found or not ((shape.half_run and not _is_large(shape)) or only_fragments):
         found += matrix_kernels(device, costs, shape)
     if not found or not (only_fragments or "emulated-matrix-units" in device.switches):
         few = [*row_kernels(device, shape)] if not shape.half_run or not found or shape.rows < _ROWS_OF_UNITS else []
         others = [] if shape.is_normalized else shared_kernels(device, costs, shape)
         found = [*few] or [*found, *others]
     return found
+
+
+def _is_large(shape: ProductShape) -> bool:
+    """Whether tiles in shared memory are read often enough to pay for halves: as of an H200's 3 x 3 convolutions of 256
+    channels and more at 64 x 64 pixels, which they took to 200 to 257 TFLOP/s from 120 to 170, and not of 128."""
+    multiplications = 16 * shape.batches * shape.rows * shape.columns * shape.inner // shape.group_count
+    is_long = shape.inner >= _LEAST_LONG_INNER and not shape.is_normalized
+    return is_long and multiplications >= _LEAST_MULTIPLICATIONS
 
 
 def _block(kernel: GpuKernel) -> GpuKernel:

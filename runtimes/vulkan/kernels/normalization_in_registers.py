@@ -11,7 +11,7 @@ from mobopt.runtimes.vulkan.kernels.device_costs import device_costs
 from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR, element_form, reading, spread, writing
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.reduction_kernel import Reduction
-from mobopt.runtimes.vulkan.kernels.result_finish import finish_constants, finish_suffix
+from mobopt.runtimes.vulkan.kernels.result_finish import finish_constants
 from mobopt.shaders.enumerations import LoadMode, Norm
 from mobopt.shaders.push_constants import NormalizeHeldPush, NormalizeRowsPush
 
@@ -100,7 +100,7 @@ def append_rows(plan: Plan, wanted: HeldNormalization) -> bool:
     tensors = wanted.tensors
     weight_start, bias_start = wanted.starts
     plan.dispatch(
-        f"normalize_rows{finish_suffix(wanted.finish)}",
+        f"normalize_rows{'' if wanted.finish.only_rounds else '_activated'}",
         [writing(wanted.target), *(reading(tensor, LoadMode.VECTOR, texels=False) for tensor in tensors[:-1])],
         spread(-(-kept.sizes[0] // (group // lanes))),
         (group, lanes, -(-wanted.vectors // lanes), *wanted.constants),
@@ -145,7 +145,7 @@ def append_held(plan: Plan, wanted: HeldNormalization) -> bool:
             return False
     weight_start, bias_start = wanted.starts
     plan.dispatch(
-        f"normalize_held{finish_suffix(wanted.finish)}",
+        f"normalize_held{'' if wanted.finish.only_rounds else '_activated'}",
         [writing(wanted.target), *(reading(tensor, LoadMode.VECTOR, texels=False) for tensor in wanted.tensors[:-1])],
         spread(outer_items * inner_items),
         (group, -(-vectors // group), *wanted.constants),

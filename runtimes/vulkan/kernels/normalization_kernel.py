@@ -22,7 +22,7 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
 from mobopt.runtimes.vulkan.kernels.normalization_in_registers import HeldNormalization, append_held, append_rows
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.reduction_kernel import SUMMED_STEPS, Reduction, plan_reduction
-from mobopt.runtimes.vulkan.kernels.result_finish import finish_constants, finish_suffix
+from mobopt.runtimes.vulkan.kernels.result_finish import finish_constants
 from mobopt.shaders.enumerations import Norm
 from mobopt.shaders.push_blocks import PUSH_CONSTANT_WORDS
 from mobopt.shaders.push_constants import NormalizePush
@@ -97,7 +97,7 @@ def normalize(
     forms = [-1 if tensor is None else next(accesses) for tensor in operands]
     weight_offset, bias_offset = (0 if tensor is None else tensor.offset for tensor in operands)
     plan.dispatch(
-        f"normalize{finish_suffix(finish)}{'_texels' if texels else ''}",
+        f"normalize{'' if finish.only_rounds else '_activated'}{'_texels' if texels else ''}",
         [writing(target), data, *bound],
         reduction.grid,
         [

@@ -25,14 +25,9 @@ def finish_constants(finish: Activation) -> tuple[int, float, float]:
     return finish.code, float(finish.first), float(finish.second)
 
 
-def finish_suffix(finish: Activation) -> str:
-    """What the name of a norm's variant has besides."""
-    return "" if finish.opcode == Opcode.MOVE else "_activated"
-
-
 def finished(builder: ProgramBuilder, value: Term, finish: Activation) -> Term:
     """The steps of a pointwise program that do the same, if anything is to be done."""
-    if finish.opcode != Opcode.MOVE:
+    if not finish.only_rounds:
         given = 0 if finish.bounds is not None else operands_of(finish.opcode)
         operands = (builder.scalar(number, Kind.FLOAT) for number in (finish.first, finish.second)[:given])
         value = builder.step(finish.opcode, value, *operands)
