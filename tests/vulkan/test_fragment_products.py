@@ -332,7 +332,7 @@ def test_blocks_are_divided_evenly(block: FragmentKernel) -> None:
 
 @pytest.mark.parametrize(
     ("channels", "side", "is_shared"),
-    [(512, 128, True), (256, 256, True), (512, 28, True), (128, 512, False), (256, 28, False)],
+    [(512, 128, True), (256, 256, True), (512, 64, True), (512, 28, False), (128, 512, False), (256, 28, False)],
 )
 def test_large_convolutions_of_halves_go_through_shared_memory(channels: int, side: int, is_shared: bool) -> None:
     wide = channels // 4

@@ -175,7 +175,7 @@ SUM_INVOCATIONS = 64
 GpuKernel = SharedKernel | MatrixKernel | FragmentKernel | RowKernel | UnitRowKernel
 _ROWS_OF_UNITS = 3
 """From so many on, matrix units are faster than ``product_rows.comp``, which is the fastest where there are none."""
-_LEAST_LONG_INNER, _LEAST_MULTIPLICATIONS = 576, 1_800_000_000
+_LEAST_LONG_INNER, _LEAST_MULTIPLICATIONS = 576, 9_000_000_000
 """vec4s of the inner dimension, and multiplications, of products of halves that are large."""
 
 
