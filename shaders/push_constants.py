@@ -535,8 +535,8 @@ class NormalizeHeldPush(PushConstants):
 
 
 @dataclass
-class ChannelMomentsPush(PushConstants):
-    """Moments of groups of channels of images; places and distances count vec4s."""
+class ChannelGroupsPush(PushConstants):
+    """How groups of channels of images are walked; places and distances count vec4s."""
 
     images: int
     pixels: int
@@ -548,6 +548,12 @@ class ChannelMomentsPush(PushConstants):
     """From image to image."""
     data_pitch: int
     """From pixel to pixel."""
+
+
+@dataclass
+class ChannelMomentsPush(ChannelGroupsPush):
+    """Their moments."""
+
     narrower: float
     """What sums of squares are multiplied by."""
     added: float
@@ -555,19 +561,9 @@ class ChannelMomentsPush(PushConstants):
 
 
 @dataclass
-class NormalizeChannelsPush(PushConstants):
-    """Normalisation of groups of channels of images; places and distances count vec4s."""
+class NormalizeChannelsPush(ChannelGroupsPush):
+    """Their normalisation."""
 
-    images: int
-    pixels: int
-    """Of an image."""
-    part_pixels: int
-    """Of a workgroup, but for the last one of an image, which has the rest."""
-    data_start: int
-    data_image: int
-    """From image to image."""
-    data_pitch: int
-    """From pixel to pixel."""
     result_start: int
     result_image: int
     result_pitch: int

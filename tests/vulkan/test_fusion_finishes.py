@@ -150,12 +150,18 @@ def test_nan_stays(device: Any) -> None:
         (ROUND, "%y, %n"),
         ("mobopt::fake_quantize(%n, 0.05, -4000, 135, None)", "%y"),
         ("aten::relu(%n)", "%y"),
-        ('mobopt::rounded_gate(%n, "sigmoid", 0.00390625, 0, 255, None)', "%y"),
     ],
-    ids=["read by others", "too many steps", "another function", "a gate"],
+    ids=["read by others", "too many steps", "another function"],
 )
 def test_where_not(rounding: str, returned: str) -> None:
     graph = graph_of("aten::softmax.int(%x, -1, None)", "5, 16", rounding, returned)
+    fold_finishes(graph)
+    assert len(graph.block.nodes) == 2
+
+
+def test_gates_stay_apart() -> None:
+    gate = 'mobopt::rounded_gate(%n, "sigmoid", 0.00390625, 0, 255, None)'
+    graph = graph_of("aten::layer_norm(%x, [16], None, None, 1e-05, True)", "5, 16", gate)
     fold_finishes(graph)
     assert len(graph.block.nodes) == 2
 

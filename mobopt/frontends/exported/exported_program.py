@@ -225,7 +225,7 @@ def _archived(exported: ExportedProgram) -> ExportedArchive:
     state = _plain_tensors(exported.state_dict)
     beside = {name: value for name, value in state.items() if _is_dense(value)}
     archive = ExportedArchive(io.BytesIO(_saved(exported, state | {n: _stand_in(v) for n, v in beside.items()})))
-    storages: dict[int, torch.UntypedStorage] = {}
+    storages: dict[tuple[int, int], torch.UntypedStorage] = {}
     for name, value in beside.items():
         archive.tensors[name] = _copied_among(value, storages)
     for name, value in exported.state_dict.items():
@@ -245,13 +245,13 @@ def _is_dense(value: Any) -> bool:
     return is_plain and not is_lazy and value.device.type == "cpu" and value.numel() > 0
 
 
-def _copied_among(value: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
+def _copied_among(value: torch.Tensor, storages: dict[tuple[int, int], torch.UntypedStorage]) -> torch.Tensor:
     """A copy of a tensor, which shares its storage with the copies of those that shared it before."""
     own = value.detach().untyped_storage()
-    if own.data_ptr() not in storages:
-        storages[own.data_ptr()] = torch.empty(0, dtype=torch.uint8).set_(own).clone().untyped_storage()
-    storage = storages[own.data_ptr()]
-    return torch.empty(0, dtype=value.dtype).set_(storage, value.storage_offset(), value.size(), value.stride())
+    place = own.data_ptr(), own.nbytes()
+    if place not in storages:
+        storages[place] = torch.empty(0, dtype=torch.uint8).set_(own).clone().untyped_storage()
+    return torch.empty(0, dtype=value.dtype).set_(storages[place], value.storage_offset(), value.size(), value.stride())
 
 
 def _signature(exported: ExportedProgram) -> Any:

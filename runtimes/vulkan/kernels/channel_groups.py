@@ -163,7 +163,6 @@ def append_channel_moments(
         return False
     walk = _Walk.of(plan.device, found, _MOMENTS_AHEAD, 1)
     between = plan.empty((found.images * walk.parts * found.groups, 2) if walk.parts > 1 else (1, 2))
-    ((image_pitch, pixel_pitch),) = found.pitches
     plan.dispatch(
         "channel_moments",
         [
@@ -178,18 +177,26 @@ def append_channel_moments(
             *(element_form(source), write_access(targets[0], whole=False), kind),
         ),
         ChannelMomentsPush(
-            images=found.images,
-            pixels=found.pixels,
-            part_pixels=walk.part_pixels,
-            data_start=source.offset // VECTOR,
-            data_image=image_pitch,
-            data_pitch=pixel_pitch,
+            **_places(found, walk, source),
             narrower=narrower,
             added=eps,
         ),
         iterations=_rounds(found, walk),
     )
     return True
+
+
+def _places(found: ChannelGroups, walk: _Walk, source: DeviceTensor) -> dict[str, int]:
+    """What both kernels have of their push constants."""
+    image_pitch, pixel_pitch = found.pitches[0]
+    return {
+        "images": found.images,
+        "pixels": found.pixels,
+        "part_pixels": walk.part_pixels,
+        "data_start": source.offset // VECTOR,
+        "data_image": image_pitch,
+        "data_pitch": pixel_pitch,
+    }
 
 
 def _is_dense(target: DeviceTensor, source: DeviceTensor, dims: Sequence[int]) -> bool:
@@ -236,7 +243,7 @@ def append_normalized_channels(
     operands = [source, *(source if tensor is None else tensor for tensor in factors)]
     forms = sum(element_form(tensor) << 3 * place for place, tensor in enumerate((*operands, target)))
     starts = [0 if tensor is None else tensor.offset // VECTOR for tensor in factors]
-    (data_image, data_pitch), (result_image, result_pitch) = found.pitches
+    _, (result_image, result_pitch) = found.pitches
     plan.dispatch(
         f"normalize_channels{'' if finish.only_rounds else '_activated'}",
         [
@@ -250,12 +257,7 @@ def append_normalized_channels(
             *(*(int(tensor is not None) for tensor in factors), forms, *finish_constants(finish)),
         ),
         NormalizeChannelsPush(
-            images=found.images,
-            pixels=found.pixels,
-            part_pixels=walk.part_pixels,
-            data_start=source.offset // VECTOR,
-            data_image=data_image,
-            data_pitch=data_pitch,
+            **_places(found, walk, source),
             result_start=target.offset // VECTOR,
             result_image=result_image,
             result_pitch=result_pitch,

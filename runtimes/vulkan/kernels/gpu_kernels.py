@@ -224,9 +224,9 @@ def _without_unit_rows(device: DeviceInfo, costs: DeviceCosts, shape: ProductSha
 
 
 def _is_large(shape: ProductShape) -> bool:
-    """Whether tiles in shared memory are read often enough to pay for halves: as of an H200's 3 x 3 convolutions of 256
-    channels and more at 64 x 64 pixels, which they took to 200 to 257 TFLOP/s from 120 to 170, and not of 128."""
-    multiplications = 16 * shape.batches * shape.rows * shape.columns * shape.inner // shape.group_count
+    """Whether tiles in shared memory are read often enough to pay for halves: as of an H200's 3 x 3 convolutions of 512
+    channels at 64 x 64 pixels, which they took to 248 TFLOP/s from 162, and not of 128 at 512 x 512."""
+    multiplications = 16 * shape.batches * shape.rows * shape.columns * shape.inner
     is_long = shape.inner >= _LEAST_LONG_INNER and not shape.is_normalized
     return is_long and multiplications >= _LEAST_MULTIPLICATIONS
 

@@ -79,9 +79,7 @@ def normalize(
     wanted = HeldNormalization(source, target, as_it_lies, operands[0], operands[1], norm, share, eps, finish)
     if append_held(plan, wanted):
         return True
-    if norm == Norm.CENTERED and is_scattered(plan.device, source, dims):
-        return False
-    if not _fits(plan, source, dims, reduction):
+    if (norm == Norm.CENTERED and is_scattered(plan.device, source, dims)) or not _fits(plan, source, dims, reduction):
         return False
     if append_rows(plan, replace(wanted, reduction=reduction)):
         return True
