@@ -57,6 +57,8 @@ class FragmentCosts:
     """The same of sums that are stored from registers."""
     code_cycles: float
     """Of the kernel's instructions, as those of ``MatrixCosts``."""
+    crowded_overlap: float
+    """As ``overlap``, where a core hasn't room for all workgroups at once."""
 
 
 @dataclass(frozen=True)

@@ -42,12 +42,17 @@ _OTHER_REGISTERS = 45
 """Beside operands and sums."""
 _STATISTICS_REGISTERS = 40
 """And besides, where rows are normalised: a guess by which ViT-small's layers get the blocks that were fastest."""
+_STATISTICS_CYCLES = 200.0
+"""Of a step for each 16 rows, which every workgroup beside meets again: layers of 577 to 4096 rows by normalised rows
+took 1.4 to 1.7 times what they took by others (an H200)."""
 # With a shortcut, by which what is chosen takes 7 % (of floats .5 %) more than the best in the mean of 24 layers of
 # ResNet50 at batches of 1, 3, 8 and 32 (an H200): registers of each row of an invocation for its other address and two
 # ways to read, cycles of a step for each that is too many, and what reading the other's share of values takes besides.
 _SHORTCUT_REGISTERS = 15
 _SPILL_CYCLES = 10.0
 _SHORTCUT_READS = 3.0
+_MANY_STORES, _MANY_STORES_CYCLES = 4, 300.0
+"""vec4s of 16 rows that an invocation stores after one another, and what each beyond them takes."""
 _CORE_SHARED_BYTES = 220_000
 _MOST_RUNS = 1 << 20
 """Of the inner dimension, whose quotients the shader finds in float32."""
@@ -187,7 +192,8 @@ class FragmentKernel:
 
 
 # Of 160 of which some 45 were measured on each of 76 layers (an H200, those with residuals on an H100), the others
-# predicted to 15 %, what is chosen among these takes 3 % more than the best, in the mean of layers.
+# predicted to 15 %, what is chosen among these takes 3 % more than the best, in the mean of layers. Of 36 measured for
+# each of 24 layers of transformers, of 128 to 12544 rows, 10 % more (24 % before waves and the blocks of much work).
 # Chained variants of another one need local memory: 32 x 4, across 1, with two steps on their way.
 BLOCKS = (
     FragmentKernel(16, 4, teams=8, depth=2),
@@ -200,12 +206,15 @@ BLOCKS = (
     FragmentKernel(32, 8, teams=2, depth=2),
     FragmentKernel(32, 8, teams=4, depth=2),
     FragmentKernel(32, 8, across=2),
+    FragmentKernel(32, 8, across=2, depth=2),
+    FragmentKernel(32, 8, across=4),
     FragmentKernel(32, 16, teams=8),
     FragmentKernel(32, 16, across=2),
     FragmentKernel(48, 8, across=2, teams=2),
     FragmentKernel(48, 16, teams=8),
     FragmentKernel(64, 8, across=2, teams=2),
-    FragmentKernel(64, 16, across=4, teams=2),
+    FragmentKernel(64, 16, across=2),
+    FragmentKernel(64, 16, teams=4),
 )
 _NARROW = FragmentKernel(16, 8)
 _SLOW_WITH_STATISTICS = FragmentKernel(32, 8, teams=2, depth=2)
@@ -270,15 +279,23 @@ def fragment_nanoseconds(kernel: FragmentKernel, shape: ProductShape, costs: Dev
     # A run of eight halves of each line; four invocations read a step of a line.
     runs = (kernel.rows + 4 * kernel.columns) / FRAGMENT
     step = own.read_cycles * runs + own.multiply_cycles * kernel.rows * kernel.columns / 64
+    if kernel.normalized:
+        step += _STATISTICS_CYCLES * kernel.rows / FRAGMENT
     if kernel.shortcut:
         step += own.read_cycles * kernel.rows / FRAGMENT * _SHORTCUT_READS * shape.shortcut / shape.inner
         step += _SPILL_CYCLES * max(0, kernel.registers - _MOST_REGISTERS)
-    finish = own.kept_finish_cycles if kernel.keeps_sums else own.finish_cycles
+    finish = own.kept_finish_cycles
+    if not kernel.keeps_sums:
+        finish = own.finish_cycles + _MANY_STORES_CYCLES * max(0, kernel.columns / (2 * kernel.teams) - _MANY_STORES)
     alone = turns * (own.latency_cycles / kernel.depth + step) + finish * kernel.rows / FRAGMENT
     stores = own.store_cycles * kernel.rows * kernel.columns * kernel.subgroups / SUBGROUP_LANES
-    together = turns * kernel.subgroups * step / own.overlap + stores
+    waves, overlap = max(1.0, queue / kernel.resident), own.overlap
+    if waves > 1 and not kernel.shortcut:  # whose costs were fitted without
+        # A wave of workgroups, as many as there is room for at once, waits for the last of the one before.
+        waves, overlap = math.ceil(waves), own.crowded_overlap
+    together = turns * kernel.subgroups * step / overlap + stores
     # Both the latency of one after the other, where few are there at once, and what all take of a core.
-    cycles = math.hypot(max(1.0, queue / kernel.resident) * alone, queue * together)
+    cycles = math.hypot(waves * alone, queue * together)
     nanoseconds = (cycles + own.code_cycles) / costs.cycles_per_nanosecond
     if kernel.parts == 1:
         return nanoseconds
@@ -286,5 +303,5 @@ def fragment_nanoseconds(kernel: FragmentKernel, shape: ProductShape, costs: Dev
     return nanoseconds + costs.second_dispatch_nanoseconds + costs.partial_sum_nanoseconds * partial_sums
 
 
-_EMULATED = FragmentCosts(*(1.0,) * 8)
+_EMULATED = FragmentCosts(*(1.0,) * 9)
 """Of ordinary arithmetic, beside which nothing else counts."""

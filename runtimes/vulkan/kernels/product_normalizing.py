@@ -181,7 +181,8 @@ def pays(device: DeviceInfo, rows: int, inner: int, columns: int, are_halves: bo
     """Whether a product that normalises its rows takes less time than two dispatches; sizes are in elements."""
     run = 4 if inner % 8 or columns % 8 else 8
     vectors, wide = -(-inner // 4), -(-columns // 4)
-    apart = ProductShape(rows, vectors, wide, wide, is_plain=True)
+    apart = ProductShape(rows, vectors, wide, wide, is_plain=True, fits_fragments=run == 8)
     apart = replace(apart, half_run=run) if are_halves else replace(apart, float_run=run)
-    taken = [predicted_nanoseconds(device, shape) for shape in (replace(apart, is_normalized=True), apart)]
+    within = replace(apart, is_normalized=True, fits_fragments=are_halves and run == 8)
+    taken = [predicted_nanoseconds(device, shape) for shape in (within, apart)]
     return taken[0] < taken[1] + _DISPATCHES * device_costs(device).second_dispatch_nanoseconds
