@@ -42,6 +42,7 @@ FAMILIES = (
     "attention",
     "sorting",
     "recurrent",
+    "fold",
 )
 DEVICES = ("cpu", "integrated", "discrete")
 GROUPS = 65535
@@ -119,6 +120,10 @@ def _pools() -> Iterator[tuple[str, tuple[Any, ...]]]:
             yield f"max_pool{n}d_with_indices", (x, kernel, step)
             yield f"_adaptive_avg_pool{n}d", (x, [3] * n)
     yield "max_pool1d_with_indices", (volumes[1], [100_003], [7])
+    for taps in ([7, 7], [1, 2048]):
+        step, pad = taps if taps[1] > 7 else [1, 1], [taps[0] // 2, taps[1] // 2]
+        count = ((1009 + 2 * pad[0] - taps[0]) // step[0] + 1) * ((2053 + 2 * pad[1] - taps[1]) // step[1] + 1)
+        yield "col2im", (meta(1, 3 * taps[0] * taps[1], count), [1009, 2053], taps, [1, 1], pad, step)
 
 
 def _attentions() -> Iterator[tuple[str, tuple[Any, ...]]]:

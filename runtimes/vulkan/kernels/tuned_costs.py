@@ -48,7 +48,7 @@ _PARTS: Mapping[str, tuple[str, type[MatrixCosts] | type[FewBitsCosts] | type[Fr
     FRAGMENTS: ("fragments", FragmentCosts),
     SPLIT_FRAGMENTS: ("split_fragments", FragmentCosts),
 }
-_FORM = 6
+_FORM = 7
 """Of what is kept."""
 
 Costs = TypeVar("Costs", CpuCosts, DeviceCosts)
