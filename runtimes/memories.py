@@ -1,4 +1,4 @@
-"""Which memory the tensors of a model's state lie in: several may be views of one."""
+"""Which memory the tensors of a model's state lie in: several may be views of one; whether it was written to."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ import torch
 
 from mobopt.errors import UnsupportedError
 from mobopt.ir.nests import leaves_of
+
+
+def version_of(tensor: torch.Tensor) -> int | None:
+    """How often somebody has written to a tensor; None of one that was made in inference mode, where torch doesn't
+    count."""
+    return None if tensor.is_inference() else tensor._version
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ BELOW = {
         "vulkan engine"
     ),
     "commands": "environment errors bundle display face files ops options passes samples tools engine",
-    "integrations": "errors frontends ir ops optimizer options vulkan engine",
+    "integrations": "errors frontends ir ops optimizer options runtimes vulkan engine",
     "face": "errors frontends integrations engine module optimizer options passes tools",
 }
 """What each room may import, beside itself."""

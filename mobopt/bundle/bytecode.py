@@ -5,7 +5,7 @@ Source: ``torch/csrc/jit/mobile/parse_bytecode.cpp``, ``parse_operators.cpp``, `
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -277,20 +277,44 @@ def _check_instruction(function: Function, index: int, op: str, x: int, n: int) 
         raise BundleError(f"bytecode, {function.name!r}: instruction {index} ({op}) reaches {x + n - 1}, out of range")
 
 
-def bytecode_type(kind: Type) -> str:
-    """A type in the spelling of bytecode, which writes a named tuple's fields out."""
+def bytecode_type(kind: Type, known: Collection[str] = ()) -> str:
+    """A type in the spelling of bytecode, which writes a named tuple's fields out, unless its name is ``known``."""
+    if isinstance(kind, TupleType) and kind.name in known:
+        return kind.name
+    parts = [bytecode_type(part, known) for part in _parts(kind)]
     if isinstance(kind, TupleType) and kind.name:
-        fields = ",".join(f"[{f}, {bytecode_type(e)}]" for f, e in zip(kind.fields, kind.elements, strict=True))
+        fields = ",".join(f"[{field}, {part}]" for field, part in zip(kind.fields, parts, strict=True))
         return f"{kind.name}[NamedTuple, [{fields}]]"
-    if isinstance(kind, TupleType):
-        return f"Tuple[{', '.join(map(bytecode_type, kind.elements))}]"
-    if isinstance(kind, ListType):
-        return f"List[{bytecode_type(kind.element)}]"
-    if isinstance(kind, OptionalType):
-        return f"Optional[{bytecode_type(kind.element)}]"
-    if isinstance(kind, DictType):
-        return f"Dict[{bytecode_type(kind.key)}, {bytecode_type(kind.value)}]"
-    return kind.annotation
+    name = _CONTAINERS.get(type(kind))
+    return kind.annotation if name is None else f"{name}[{', '.join(parts)}]"
+
+
+_CONTAINERS: Mapping[type[Type], str] = {
+    TupleType: "Tuple",
+    ListType: "List",
+    OptionalType: "Optional",
+    DictType: "Dict",
+}
+
+
+def _parts(kind: Type) -> tuple[Type, ...]:
+    match kind:
+        case TupleType(elements):
+            return elements
+        case ListType(element) | OptionalType(element):
+            return (element,)
+        case DictType(key, value):
+            return key, value
+    return ()
+
+
+def named_tuples_in(kind: Type) -> Iterator[TupleType]:
+    """The named tuples that stand in a type, but in no other one there, and aren't the type itself."""
+    for part in _parts(kind):
+        if isinstance(part, TupleType) and part.name:
+            yield part
+        else:
+            yield from named_tuples_in(part)
 
 
 def parse_bytecode_type(text: Any) -> Type:

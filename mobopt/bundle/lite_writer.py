@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from mobopt.bundle.bytecode import PROMOTED, bytecode_type
+from mobopt.bundle.bytecode import PROMOTED, bytecode_type, named_tuples_in
 from mobopt.errors import BundleError, UnsupportedError
 from mobopt.ir import Block, Graph, Node, Value
 from mobopt.ir.schemas import Schema, schema_of
-from mobopt.ir.types import Type
+from mobopt.ir.types import TENSOR, ListType, OptionalType, Type
 
 VERSIONS = range(4, 9)
 """Bytecode versions that are written."""
@@ -28,6 +28,7 @@ VERSIONS = range(4, 9)
 _ARGUMENT_COUNTS_SINCE = 6
 _DEFAULTS_BEFORE_OUT_SINCE = 7
 _PROMOTED_SINCE = 8
+_TENSORS, _OPTIONAL_TENSORS = ListType(TENSOR), ListType(OptionalType(TENSOR))
 _INSTRUCTION_OF = {operator: instruction for instruction, operator in PROMOTED.items()}
 _UNSCHEMATIC = (
     "prim::TupleUnpack",
@@ -172,11 +173,15 @@ class _Writer:
         code = self.tables.instructions
         return len(code) > self.fence and code[-1][:2] == ("STORE", register)
 
-    def load(self, values: Sequence[Value], dying: Counter[Value]) -> None:
-        """Push values; each one's last reading of ``dying`` moves it out of its register."""
-        for value in values:
+    def load(self, values: Sequence[Value], dying: Counter[Value], schema: Schema | None = None) -> None:
+        """Push values, those of an operator by its schema; each one's last reading of ``dying`` moves it out of its
+        register."""
+        for index, value in enumerate(values):
             if value.is_constant:
-                self.emit("LOADC", self.constant(value))
+                wanted = None if schema is None or schema.is_variadic else schema.arguments[index].type
+                # The loader keeps what a list says of its elements, and an operator wants that to the letter.
+                kind = _OPTIONAL_TENSORS if (value.type, wanted) == (_TENSORS, _OPTIONAL_TENSORS) else value.type
+                self.emit("LOADC", self.constant(value, kind))
                 continue
             dying[value] -= 1
             register = self.registers[value]
@@ -187,20 +192,29 @@ class _Writer:
             else:
                 self.emit("MOVE", register)
 
-    def constant(self, value: Value) -> int:
-        """Index of a constant in its table."""
-        key = _constant_key(value)
+    def constant(self, value: Value, kind: Type | None = None) -> int:
+        """Index of a constant, of a type that is its own if none is given, in its table."""
+        kind = value.type if kind is None else kind
+        key = str(kind), _constant_key(value)
         if key not in self.constant_index:
             self.constant_index[key] = len(self.tables.constants)
-            self.tables.constants.append((value.constant, value.type))
+            self.tables.constants.append((value.constant, kind))
         return self.constant_index[key]
 
     def type_index(self, kind: Type) -> int:
         """Index of a type in its table."""
-        text = bytecode_type(kind)
+        text = self.type_text(kind)
         if text not in self.tables.types:
             self.tables.types.append(text)
         return self.tables.types.index(text)
+
+    def type_text(self, kind: Type) -> str:
+        """A type as it stands in the table: behind the named tuples in it, which PyTorch's loaders know by name alone
+        there. They read no fields behind a tuple that is written out within another one."""
+        inside = list(named_tuples_in(kind))
+        for item in inside:
+            self.type_index(item)
+        return bytecode_type(kind, {item.name for item in inside})
 
     # Blocks.
 
@@ -226,7 +240,7 @@ class _Writer:
         elif node.op == "prim::Loop":
             self.loop(node, dying)
         else:
-            self.load(node.inputs[: self.pushed(node)], dying)
+            self.load(node.inputs[: self.pushed(node)], dying, _schema(node))
             if self.pushed(node) < len(node.inputs):
                 self.load_out_arguments(node, dying)
             self.instruction(node)
@@ -334,9 +348,10 @@ class _Writer:
 
     def is_instance(self, node: Node) -> None:
         """prim::isinstance; its types must stand side by side in the table."""
-        first = len(self.tables.types)
         types = node.attributes["types"]
-        self.tables.types += [bytecode_type(kind) for kind in types]
+        texts = [self.type_text(kind) for kind in types]
+        first = len(self.tables.types)
+        self.tables.types += texts
         self.emit("ISINSTANCE", first, len(types))
 
     def operator(self, node: Node) -> None:
@@ -376,9 +391,7 @@ def _schema(node: Node) -> Schema | None:
 
 
 def _constant_key(value: Value) -> Any:
-    if _is_plain(value.constant):
-        return str(value.type), repr(value.constant)
-    return id(value.constant)
+    return repr(value.constant) if _is_plain(value.constant) else id(value.constant)
 
 
 def _is_plain(value: Any) -> bool:

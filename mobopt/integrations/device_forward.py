@@ -21,6 +21,7 @@ from mobopt.ops.aliases import Aliases
 from mobopt.ops.records import Trait, record_of
 from mobopt.optimizer import optimize
 from mobopt.options import Settings
+from mobopt.runtimes.memories import version_of
 from mobopt.runtimes.vulkan.engine.device import Device, open_device
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
@@ -140,7 +141,7 @@ class DeviceForward:
                 raise EagerError("gradients are asked for; call it under torch.no_grad()")
         if torch.is_autocast_enabled("cpu"):
             raise EagerError("autocast is on")
-        key = tuple((id(item), item.data_ptr(), None if item.is_inference() else item._version) for item in weights)
+        key = tuple((id(item), item.data_ptr(), version_of(item)) for item in weights)
         for tensor in tensors if key == self._weights.key else (*tensors, *weights):
             _check_plain(tensor)
         return _Weights(weights, key)

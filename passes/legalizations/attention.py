@@ -7,7 +7,7 @@ import math
 import torch
 
 from mobopt.ir import Value
-from mobopt.passes.legalizations.building import let_views_copy, plus, size_of
+from mobopt.passes.legalizations.building import plus, size_of
 from mobopt.passes.legalizations.site import Refused, Site, legalizes
 
 _BOOL = 11
@@ -26,7 +26,6 @@ def attention_by_products(site: Site) -> Value:
     scaled = site.op("aten::mul.Scalar", query, _scale(site, query))
     scores = site.op("aten::matmul", scaled, site.op("aten::transpose.int", key, -2, -1))
     result: Value = site.op("aten::matmul", _weights(site, scores), value)
-    let_views_copy(site)
     return result
 
 

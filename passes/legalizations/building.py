@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import torch
 
 from mobopt.ir import Value
-from mobopt.ops.effects import written_inputs
-from mobopt.ops.records import Trait, has_trait
 from mobopt.ops.targets.table import release_key
 from mobopt.passes.legalizations.site import Refused, Site
 
@@ -41,24 +39,6 @@ def reshaped(site: Site, x: Value, sizes: Sequence[int | Value]) -> Value:
     """The same elements in other sizes."""
     result: Value = site.op("aten::reshape", x, list(sizes))
     return result
-
-
-def let_views_copy(site: Site) -> None:
-    """Make reshapes of the views of a result, as what takes its place may lie otherwise in memory.
-
-    PyTorch's attention on CPUs has heads beside each other there, so ``torch.export`` leaves out what makes them lie so
-    before a view. Where something is written to in place, they stay.
-    """
-    if not any(map(written_inputs, site.graph.walk())):
-        _become_reshapes(site.node.output)
-
-
-def _become_reshapes(value: Value) -> None:
-    for user, _ in value.uses:
-        if user.qualified_op == "aten::view":
-            user.op = "aten::reshape"
-        elif has_trait(user.qualified_op, Trait.VIEW) and user.op != "aten::contiguous" and len(user.outputs) == 1:
-            _become_reshapes(user.output)
 
 
 def with_dimension(site: Site, x: Value, rank: int, dim: int) -> Value:

@@ -11,7 +11,7 @@ import math
 import torch
 
 from mobopt.ir import Value
-from mobopt.passes.legalizations.building import let_views_copy, plus, reshaped, size_of, weight_of
+from mobopt.passes.legalizations.building import plus, reshaped, size_of, weight_of
 from mobopt.passes.legalizations.site import Refused, Site, legalizes
 
 
@@ -168,5 +168,4 @@ def _attention(site: Site, mask: Value | torch.Tensor | None) -> Value:
     masked = scores if mask is None else plus(site, scores, mask)
     weights = site.op("aten::softmax.int", masked, -1)
     result: Value = site.op("aten::matmul", weights, value)
-    let_views_copy(site)
     return result

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from mobopt.errors import BundleError, InputError, MoboptError, UnsupportedError
 from mobopt.frontends.exported.archive import ExportedArchive
+from mobopt.frontends.exported.attention_views import let_views_copy
 from mobopt.frontends.exported.core_operators import recompose
 from mobopt.frontends.exported.reader import ExportedModel
 from mobopt.frontends.exported.transforms import without_transforms
@@ -139,6 +140,7 @@ class ExportedProgramSource(Source):
 def _program(model: ExportedModel, preserved: Sequence[str]) -> Program:
     program = frozen(model.program, preserved)
     recompose(program)
+    let_views_copy(program)
     return program
 
 

@@ -414,6 +414,8 @@ class NodeReader:
     def _given(self, argument: Argument, arg: Mapping[str, Any]) -> Value:
         """An argument's value, as its schema wants it."""
         kind = argument.type.element if isinstance(argument.type, OptionalType) else argument.type
+        if kind == ListType(OptionalType(TENSOR)) and "as_tensors" in arg:  # none of them is None
+            return self._list([self.named(item["name"]) for item in arg["as_tensors"]], OptionalType(TENSOR))
         value = self.argument(arg)
         if isinstance(kind, ListType):
             if value.is_constant and isinstance(value.constant, list):

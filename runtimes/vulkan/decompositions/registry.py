@@ -23,6 +23,7 @@ from mobopt.ir.types import TensorType
 from mobopt.ops.records import Trait, has_trait
 from mobopt.ops.shapes import infer
 from mobopt.runtimes.cpu.kernels import kernel
+from mobopt.runtimes.memories import version_of
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
 
 Decomposition = Callable[["NodeBuilder", Node], "Value | Sequence[Value | None] | None"]
@@ -192,7 +193,7 @@ def _folded(operator: str, args: Sequence[Any]) -> list[torch.Tensor]:
     """The results of an operator on constants, in memory of their own, and in row-major order, as parts are told of."""
     constants = [value.constant for value in leaves_of(args, Value)]
     known = _FOLDED.setdefault(constants[0], {}) if len(constants) == 1 else {}
-    key = f"{operator}{map_leaves(tuple(args), Value, lambda value: constants[0]._version)}"
+    key = f"{operator}{map_leaves(tuple(args), Value, lambda value: version_of(constants[0]))}"
     if key not in known:
         with torch.no_grad():
             dense = map_leaves(list(args), Value, lambda value: value.constant.contiguous())

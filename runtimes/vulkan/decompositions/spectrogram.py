@@ -14,6 +14,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from mobopt.ir import Node, Value
+from mobopt.runtimes.memories import version_of
 from mobopt.runtimes.vulkan.decompositions.complex_numbers import Pair, each, joined, pair_of
 from mobopt.runtimes.vulkan.decompositions.complex_products import beside, halves
 from mobopt.runtimes.vulkan.decompositions.fourier import (
@@ -214,7 +215,7 @@ def _rectangle(ones: int, length: int) -> torch.Tensor:
 def _of_window(window: torch.Tensor, key: tuple[Any, ...], make: Any) -> Value:
     """What ``make`` makes of a window's elements; once."""
     known = _OF_WINDOWS.setdefault(window, {})
-    key = (window._version, *key)
+    key = (version_of(window), *key)
     if key not in known:
         known[key] = make(window.detach().double()).float()
     return Value.of_elements(known[key])

@@ -13,6 +13,7 @@ import torch
 from mobopt.errors import InputError, UnsupportedError
 from mobopt.ir import NOWHERE, Origin, Value
 from mobopt.runtimes.half_ranges import HALVES, fits_half
+from mobopt.runtimes.memories import version_of
 from mobopt.runtimes.vulkan.engine.device import DeviceInfo
 from mobopt.runtimes.vulkan.engine.limits import LimitError, check_dispatch
 from mobopt.runtimes.vulkan.engine.stream import NO_CALL, Binding, Dispatch, HostTensor, LoweredCall, Stream
@@ -126,7 +127,7 @@ class ConstantStore:
 
 
 def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor._version)
+    return (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, version_of(tensor))
 
 
 def device_elements(values: torch.Tensor) -> torch.Tensor:
