@@ -121,6 +121,13 @@ def average_by_counts(site: Site) -> Value:
     return result
 
 
+@legalizes("average_of_image", level="full")
+def average_of_image(site: Site) -> Value:
+    """The average over the whole image, which is all that its one window sees (transformers' EfficientNet)."""
+    result: Value = site.op("aten::adaptive_avg_pool2d", site.arg("self"), [1, 1])
+    return result
+
+
 @legalizes("average_with_divisor", level="safe")
 def average_with_divisor(site: Site) -> Value:
     """The average over the whole window, times its size, divided by the given divisor."""

@@ -365,6 +365,10 @@ class VulkanProgram:
         Raises:
             DeviceError: a kernel refuses what torch takes, large floats or not.
         """
+        if torch.is_inference_mode_enabled():
+            # Tensors of memory that other calls use too: to those of inference mode nobody may write outside of it.
+            with torch.inference_mode(False):
+                return self._attempt(method, args, on_device, passing, ending, again)
         while True:
             floats_fit = self._builder.floats_fit
             had_gradients = torch.is_grad_enabled()

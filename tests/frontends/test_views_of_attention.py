@@ -47,3 +47,48 @@ def test_what_lies_right_stays_a_view() -> None:
     (copied,) = [line.split()[0] for line in lines if "aten::contiguous(" in line]
     assert any(f"aten::view({copied}," in line for line in lines)
     torch.testing.assert_close(Interpreter(made.program).run("forward", [x]), model(x))
+
+
+class Masked(Attention):
+    """Whose attention files keep, beside a state that is written to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.add_(1)
+        q, k, v = (part.view(2, 7, 5, 4).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        seen = torch.ones(7, 7, dtype=torch.bool).tril().expand(2, 1, 7, 7)
+        mask = torch.zeros(2, 1, 7, 7).masked_fill(~seen, torch.finfo(torch.float32).min)
+        found = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self.out(found.transpose(1, 2).contiguous().view(2, 7, 20)) + self.calls
+
+
+@pytest.mark.parametrize(("backend", "runtime"), [("vulkan", "mobopt"), ("cpu", "2.6"), ("cpu", "1.13")])
+def test_views_where_attention_stays(backend: str, runtime: str) -> None:
+    """As of BEiT and ModernBERT, whose views PyTorch 2.6 refused."""
+    model, x = Masked().eval(), torch.randn(2, 7, 20, generator=torch.Generator().manual_seed(1))
+    made = optimize_for_mobile(torch.export.export(model, (x,)), backend=backend, runtime=runtime)
+    lines = print_graph(made.program.methods["forward"]).splitlines()
+    (result,) = [line.split()[0] for line in lines if "aten::scaled_dot_product_attention(" in line]
+    turned = [line.split()[0] for line in lines if f"({result}, " in line]
+    assert turned and not any(f"aten::view({name}, " in line for name in turned for line in lines)
+    torch.testing.assert_close(made(x), model(x))
+
+
+class Written(Attention):
+    """What attention gives is written to through a view, which must stay one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part.view(2, 7, 5, 4).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        found = functional.scaled_dot_product_attention(q, k, v).contiguous()
+        found.view(2, 5, 28)[:, 1] = 3.0
+        return found * 2
+
+
+def test_views_that_are_written_to() -> None:
+    model, x = Written().eval(), torch.randn(2, 7, 20, generator=torch.Generator().manual_seed(1))
+    for runtime in ("mobopt", "2.6"):
+        made = optimize_for_mobile(torch.export.export(model, (x,)), backend="vulkan", runtime=runtime)
+        torch.testing.assert_close(made(x), model(x))

@@ -181,6 +181,14 @@ CONDITIONS: list[tuple[str, Any, tuple[torch.Tensor, ...], str, str, str]] = [
     ("uncounted without padding", nn.AvgPool2d(2, count_include_pad=False), (rand(*X),), "avg_pool2d", "2.6", "native"),
     ("adaptive 6 of 12", nn.AdaptiveAvgPool2d(6), (rand(1, 4, 12, 18),), "adaptive_avg_pool2d", "2.6", "native"),
     (
+        "a window over all",
+        nn.AvgPool2d(101, ceil_mode=True),
+        (rand(1, 4, 3, 5),),
+        "avg_pool2d",
+        "2.6",
+        "wrong:average_of_image",
+    ),
+    (
         "adaptive 6 of 14",
         nn.AdaptiveAvgPool2d(6),
         (rand(1, 4, 14, 14),),
