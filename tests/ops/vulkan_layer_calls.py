@@ -68,7 +68,7 @@ CALLS: tuple[RowCall, ...] = (
     call(
         "vulkan 1.13",
         "aten::avg_pool2d",
-        "wrong:average_of_image",
+        "wrong:average_by_counts",
         self=tensor(1, 4, 5, 6),
         kernel_size=[96, 96],
         stride=[96, 96],

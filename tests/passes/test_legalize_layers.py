@@ -156,6 +156,7 @@ POOLS: dict[str, Case] = {
     "max, ceil and padded": (nn.MaxPool2d(5, 2, 2, ceil_mode=True), (negative(1, 3, 8, 11),)),
     "max, ceil of a large stride": (nn.MaxPool2d(2, 3, 1, ceil_mode=True), (negative(1, 3, 8, 13),)),
     "max, dilated and padded": (nn.MaxPool2d(2, 1, 1, dilation=2), (negative(*X),)),
+    "average of more than the image": (nn.AvgPool2d(101, ceil_mode=True), (rand(2, 6, 3, 5),)),
     "max, dilated and ceil": (nn.MaxPool2d(3, 2, 1, dilation=2, ceil_mode=True), (negative(1, 3, 11, 8),)),
     "max, dilated and ceil of a large stride": (nn.MaxPool2d(2, 3, 1, 2, ceil_mode=True), (negative(1, 3, 11, 13),)),
     "max of an image": (nn.MaxPool2d(2), (rand(6, 7, 5),)),

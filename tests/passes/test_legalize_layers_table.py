@@ -186,7 +186,7 @@ CONDITIONS: list[tuple[str, Any, tuple[torch.Tensor, ...], str, str, str]] = [
         (rand(1, 4, 3, 5),),
         "avg_pool2d",
         "2.6",
-        "wrong:average_of_image",
+        "wrong:average_by_counts",
     ),
     (
         "adaptive 6 of 14",
