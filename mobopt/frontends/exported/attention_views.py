@@ -26,9 +26,11 @@ def let_views_copy(program: Program) -> None:
     """
     for graph in program.methods.values():
         found = [node.outputs[0] for node in graph.walk() if _ATTENTION in node.op]
-        aliases = Aliases(graph) if found else None
+        if not found:
+            continue
+        aliases = Aliases(graph)
         for value in found:
-            if aliases is not None and not aliases.writers(value):
+            if not aliases.writers(value):
                 _become_reshapes(value)
 
 

@@ -44,7 +44,7 @@ _STATISTICS_REGISTERS = 40
 """And besides, where rows are normalised: a guess by which ViT-small's layers get the blocks that were fastest."""
 _STATISTICS_CYCLES = 200.0
 """Of a step for each 16 rows, which every workgroup beside meets again: layers of 577 to 4096 rows by normalised rows
-took 1.4 to 1.7 times what they took by others (an H200)."""
+took 1.2 to 1.7 times what they took by others (an H200)."""
 # With a shortcut, by which what is chosen takes 7 % (of floats .5 %) more than the best in the mean of 24 layers of
 # ResNet50 at batches of 1, 3, 8 and 32 (an H200): registers of each row of an invocation for its other address and two
 # ways to read, cycles of a step for each that is too many, and what reading the other's share of values takes besides.
