@@ -244,16 +244,21 @@ class RotaryPush(PushConstants):
 
 @dataclass
 class RecurrentPush(PushConstants):
-    """A step of a recurrent layer; all count vec4s, but for the rows and directions."""
+    """Steps of a recurrent layer, of up to two directions; the second goes from the last step to the first."""
 
     rows: int
     directions: int
+    steps: int
+    gates_of_units: int
+    """From one gate to the next."""
     gates_start: _Ends
-    previous_start: _Ends
-    states_start: _Ends
     gates_row: int
+    gates_step: int
+    previous_start: _Ends
     previous_row: int
+    states_start: _Ends
     states_row: int
+    states_step: int
     cells_row: int
     cells_direction: int
 

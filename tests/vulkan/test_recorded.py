@@ -160,6 +160,28 @@ def test_kernels_are_chosen_for_each_size(device: str) -> None:
     assert checked.hits >= 8
 
 
+class Recurrent(nn.Module):
+    """Layers that are one dispatch, and one that on some devices has a dispatch for each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.few = nn.GRU(8, 16, bidirectional=True, num_layers=2)
+        self.many = nn.LSTM(32, 700)
+
+    def forward(self, x: Tensor, state: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        y, end = self.few(x, state)
+        y, _ = self.many(y, (cell, cell))
+        return y, end
+
+
+@pytest.mark.parametrize("device", ["nvidia_h200", "arm_mali_g78", "cpu"])
+def test_lengths_of_sequences(device: str) -> None:
+    checked = Checked(scripted(Recurrent()), device_info("cpu") if device == "cpu" else known_device(device))
+    for steps, rows in ((5, 3), (9, 3), (7, 2), (12, 5), (1, 1), (31, 4), (700, 1)):
+        checked.check([torch.zeros(steps, rows, 8), torch.zeros(4, rows, 16), torch.zeros(1, rows, 700)])
+    assert checked.hits >= 3
+
+
 class EqualLayers(nn.Module):
     """Layers of one size, and places that are learned."""
 

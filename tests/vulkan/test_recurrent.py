@@ -8,22 +8,31 @@ from typing import Any
 
 import pytest
 import torch
+from device_infos import known_device, lavapipe
 from one_node import Constant, check, graph_of
 
 from mobopt.ops.contexts import GruPackedContext, LstmPackedContext
 from mobopt.runtimes.vulkan.compile.decompose import decompose
-from mobopt.runtimes.vulkan.engine.stream import Dispatch
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.engine.stream import MAX_ITERATIONS, Dispatch
+from mobopt.runtimes.vulkan.kernels import recurrent_kernel
 from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.recurrent_division import Division, RecurrentShape, divided
 from mobopt.runtimes.vulkan.lowerings.registry import lower, why_unsupported
+from mobopt.shaders.enumerations import Cell
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
-@pytest.fixture(params=["cpu", "discrete"])
+NVIDIA = 0x10DE
+
+
+@pytest.fixture(params=["cpu", "integrated", "nvidia"])
 def either(request: pytest.FixtureRequest, device: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The device as what it is, and taken for a GPU."""
+    """The device as what it is, and taken for GPUs, one of which keeps weights in registers."""
     torch.manual_seed(0)
-    monkeypatch.setattr(device, "info", replace(device.info, kind=request.param))
+    changes = {"kind": "discrete", "vendor_id": NVIDIA} if request.param == "nvidia" else {"kind": request.param}
+    monkeypatch.setattr(device, "info", replace(device.info, **changes))
     return device
 
 
@@ -101,17 +110,75 @@ def test_packed_contexts(device: Any) -> None:
             check(device, f"vulkan_prepack::run_{op}_context", *given, context, returned=len(given))
 
 
-def test_a_sequence_is_one_product_and_a_dispatch_a_step() -> None:
-    from device_infos import device_info
+DIVISIONS = {
+    "threads and rows": {"size": 32, "threads": 4, "rows": 3, "passes": 1},
+    "fewer rows than threads": {"size": 64, "threads": 8, "rows": 2, "passes": 1},
+    "several passes": {"size": 8, "threads": 1, "rows": 2, "passes": 3},
+    "passes of threads": {"size": 16, "threads": 2, "rows": 3, "passes": 3},
+    "all weights kept": {"size": 96, "threads": 4, "rows": 1, "passes": 1, "kept": 2},
+    "some weights kept": {"size": 48, "threads": 2, "rows": 3, "passes": 1, "kept": 2},
+    "units divided": {"size": 32, "threads": 4, "rows": 3, "passes": 1},
+    "units divided, passes": {"size": 8, "threads": 1, "rows": 2, "passes": 2},
+}
 
-    op, args = layer("lstm", 50, 1, 8, 16)
+
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_divisions(either: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    units = 31 if "divided" in name else 23 if "passes" in name else 7
+    monkeypatch.setattr(recurrent_kernel, "divided", lambda _, shape: Division(shape, **DIVISIONS[name]))
+    monkeypatch.setattr(Division, "most_steps", property(lambda self: 3 if self.has_all_units else 1))
+    for op in GATES:
+        calls = [layer(op, 8, 5, 5, units, directions=2)]
+        calls += [layer(op, 5, 4, 5, units, directions=2, projected=6)] if op == "lstm" else []
+        for called, args in calls:
+            check(either, called, *args, returned=3 if op == "lstm" else 2)
+
+
+def dispatches(device: DeviceInfo, op: str, args: Any) -> list[Dispatch]:
+    """Of ``recurrent.comp``, for a call."""
     graph, _, _ = graph_of(op, *args, returned=3)
-    plan = Plan(device_info("discrete"))
+    plan = Plan(device)
     for value in graph.inputs:
         plan.place(value, plan.empty(value.sizes))
     lower(plan, next(iter(graph.block.nodes)))
-    shaders = [each.shader for each in plan.stream.operations if isinstance(each, Dispatch)]
-    assert shaders.count("recurrent") == 50 and len(shaders) < 50 + 8
+    shaders = [each for each in plan.stream.operations if isinstance(each, Dispatch)]
+    found = [each for each in shaders if each.shader.startswith("recurrent")]
+    assert len(shaders) < len(found) + 8
+    return found
+
+
+DEVICES = {
+    "NVIDIA H200": known_device("nvidia_h200"),
+    "Adreno 650": known_device("qualcomm_adreno_650"),
+    "lavapipe": lavapipe("25.0.7"),
+    "least limits": known_device("least_vulkan_1_1"),
+}
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_small_layer_is_one_dispatch_and_a_large_one_a_dispatch_a_step(name: str) -> None:
+    device = DEVICES[name]
+    assert len(dispatches(device, *layer("lstm", 50, 3, 8, 32, directions=2))) == 1
+    assert len(dispatches(device, *layer("lstm", 50, 1, 8, 1024))) == 50
+
+
+def test_loops_are_as_long_as_drivers_let_them_be() -> None:
+    several = dispatches(DEVICES["lavapipe"], *layer("lstm", 2000, 1, 8, 64))
+    assert len(several) > 1
+    assert all(each.iterations <= MAX_ITERATIONS for each in several)
+
+
+@pytest.mark.parametrize("units", [1, 31, 64, 257, 1500])
+@pytest.mark.parametrize("rows", [1, 7, 300])
+def test_divisions_are_within_limits(units: int, rows: int) -> None:
+    for device in DEVICES.values():
+        for steps in (1, 40):
+            shape = RecurrentShape(Cell.LSTM, steps, 2, rows, units, units)
+            division = divided(device, shape)
+            assert device.is_cpu or division.shared_bytes <= device.shared_memory_bytes
+            assert division.size <= device.limits.max_compute_work_group_invocations
+            assert division.size % division.threads == 0
+            assert division.workgroups * division.rows * division.units >= 2 * rows * units
 
 
 def test_what_stays_on_the_cpu() -> None:

@@ -152,6 +152,8 @@ class DeviceCosts:
     """vec4s that could have been read in place of jumping to the next line of factors."""
     lone_read_bytes_per_cycle: float
     """That a core reads from its second-level cache while few others do; no core reads more."""
+    kept_registers: int
+    """Of an invocation, in which it keeps weights from one step of a recurrent layer to the next."""
     few_bits: FewBitsCosts
     depthwise_invocations_per_core: int
     """That a depthwise convolution needs at least before an invocation takes several pixels."""

@@ -13,8 +13,8 @@ from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.copies import copied, strided_copy
 from mobopt.runtimes.vulkan.kernels.operand_rows import row_strides
 from mobopt.runtimes.vulkan.kernels.plan import Plan
-from mobopt.runtimes.vulkan.kernels.recurrent_kernel import StepTensors, append_step, packed_weights, padded_gates
-from mobopt.runtimes.vulkan.kernels.views import reshaped, selected, sliced, swapped, unsqueezed, without_dims
+from mobopt.runtimes.vulkan.kernels.recurrent_kernel import LayerTensors, append_layer, packed_weights, padded_gates
+from mobopt.runtimes.vulkan.kernels.views import reshaped, sliced, swapped, unsqueezed, without_dims
 from mobopt.runtimes.vulkan.lowerings.checks import check_floating
 from mobopt.runtimes.vulkan.lowerings.registry import lower, lowers
 from mobopt.shaders.enumerations import Cell
@@ -181,17 +181,8 @@ def _layer(
         lambda: packed_weights([each.states for each in parameters], cell.gates),
     )
     bias = _candidate_bias(plan, parameters) if cell == Cell.GRU else None
-    projection = _Projection.of(plan, parameters, batch)
-    previous = [selected(start, 0, d) for d in range(directions)]
-    for step in range(steps):
-        at = [step if d == 0 else steps - 1 - step for d in range(directions)]
-        new = [selected(selected(outputs, 0, at[d]), 1, d) for d in range(directions)]
-        unprojected = new if projection is None else projection.sources
-        inputs = [selected(gates, 0, at[d]) for d in range(directions)]
-        append_step(plan, cell, StepTensors(inputs, previous, unprojected, kept, weights, bias))
-        if projection is not None:
-            append_step(plan, Cell.PROJECTION, StepTensors((), unprojected, new, None, projection.weights))
-        previous = new
+    projection, unprojected = _projection(plan, parameters, batch)
+    append_layer(plan, cell, LayerTensors(gates, start, outputs, kept, weights, bias, projection, unprojected))
     ends = outputs.view(
         (directions, batch, size),
         (_end_stride(outputs, steps, directions), outputs.strides[1], 1),
@@ -248,20 +239,13 @@ def _candidate_bias(plan: Plan, parameters: Sequence[_Parameters]) -> DeviceTens
     return plan.packed(sources, ("new gate",), pack)
 
 
-@dataclass(frozen=True)
-class _Projection:
-    """The matrices that make states of an LSTM smaller, and what they are applied to."""
-
-    weights: DeviceTensor
-    sources: list[DeviceTensor]
-
-    @staticmethod
-    def of(plan: Plan, parameters: Sequence[_Parameters], batch: int) -> _Projection | None:
-        """Those of a layer, if it has any."""
-        matrices = [each.projection for each in parameters if each.projection is not None]
-        if not matrices:
-            return None
-        weights = plan.packed(matrices, ("states", 1), lambda: packed_weights(matrices, 1))
-        sizes = (len(matrices), batch, matrices[0].shape[1])
-        whole = plan.empty(sizes, torch.float32, row_strides(sizes))
-        return _Projection(weights, [selected(whole, 0, direction) for direction in range(len(matrices))])
+def _projection(
+    plan: Plan, parameters: Sequence[_Parameters], batch: int
+) -> tuple[DeviceTensor | None, DeviceTensor | None]:
+    """The matrices that make states of an LSTM smaller, if it has any, and room for a step's states before them."""
+    matrices = [each.projection for each in parameters if each.projection is not None]
+    if not matrices:
+        return None, None
+    weights = plan.packed(matrices, ("states", 1), lambda: packed_weights(matrices, 1))
+    sizes = (1, batch, len(matrices), matrices[0].shape[1])
+    return weights, plan.empty(sizes, torch.float32, row_strides(sizes))
