@@ -39,17 +39,17 @@ const int PLANE = ROWS * 4 * INNER_QUADS;
 const int PLANES = HAS_ALL_UNITS ? 2 : 1;
 #ifdef TEXELS
 // CPU drivers read texels several times faster than shared memory, so there the states lie in a storage of the workgroup.
-layout(set = 0, binding = 6, std430) buffer Before { int before_words[]; };
-layout(set = 0, binding = 7, rgba32i) readonly uniform iimageBuffer before_quads;
-#define HELD4(at) intBitsToFloat(imageLoad(before_quads, (at) >> 2))
-#define HELD(at) intBitsToFloat(before_words[at])
-#define SET_HELD(at, value) before_words[at] = floatBitsToInt(value)
+layout(set = 0, binding = 6, std430) buffer Held { int held_words[]; };
+layout(set = 0, binding = 7, rgba32i) readonly uniform iimageBuffer held_quads;
+#define HELD4(at) intBitsToFloat(imageLoad(held_quads, (at) >> 2))
+#define HELD(at) intBitsToFloat(held_words[at])
+#define SET_HELD(at, value) held_words[at] = floatBitsToInt(value)
 #define EXCHANGE memoryBarrier(); barrier();
 #else
-shared float before[HOLDS ? PLANES * PLANE : 1];
-#define HELD4(at) vec4(before[at], before[(at) + 1], before[(at) + 2], before[(at) + 3])
-#define HELD(at) before[at]
-#define SET_HELD(at, value) before[at] = value
+shared float held[HOLDS ? PLANES * PLANE : 1];
+#define HELD4(at) vec4(held[at], held[(at) + 1], held[(at) + 2], held[(at) + 3])
+#define HELD(at) held[at]
+#define SET_HELD(at, value) held[at] = value
 #define EXCHANGE barrier();
 #endif
 shared vec4 partial[THREADS > 1 ? LOCAL_SIZE * ROWS : 1]; // a lane for each gate
@@ -91,20 +91,21 @@ float new_state(vec4 x, vec4 s, float old, float bias, inout float cell) {
 #define ADD_GATE(g, of)                                                                                                \
     if (GATES > (g)) {                                                                                                 \
         float sum = sums[r * GATES + (g) % GATES];                                                                     \
-        sum += h.x * (of).x;                                                                                          \
-        sum += h.y * (of).y;                                                                                          \
-        sum += h.z * (of).z;                                                                                          \
-        sum += h.w * (of).w;                                                                                          \
+        sum += h.x * (of).x;                                                                                           \
+        sum += h.y * (of).y;                                                                                           \
+        sum += h.z * (of).z;                                                                                           \
+        sum += h.w * (of).w;                                                                                           \
         sums[r * GATES + (g) % GATES] = sum;                                                                           \
     }
 #define ADD_STATES(k, w0, w1, w2, w3)                                                                                  \
     for (int r = 0; r < ROWS; ++r) {                                                                                   \
         int at = plane + r * 4 * INNER_QUADS + 4 * (k);                                                                \
-        vec4 h = HOLDS ? HELD4(at) : previous_states(r, k);                                     \
+        vec4 h = HOLDS ? HELD4(at) : previous_states(r, k);                                                            \
         ADD_GATE(0, w0) ADD_GATE(1, w1) ADD_GATE(2, w2) ADD_GATE(3, w3)                                                \
     }
 
-int first_weights(int direction, int unit) {
+// Where the weights of a unit begin.
+int first_weights(int unit) {
     return (direction * ((UNITS + 7) / 8) + unit / 8) * INNER_QUADS * GATES * 8 + unit % 8;
 }
 
@@ -149,7 +150,7 @@ void main() {
     }
     vec4 kept[KEPT > 0 ? KEPT * GATES : 1];
     for (int i = 0; i < KEPT; ++i) {
-        int first = first_weights(direction, min(first_unit + lane, UNITS - 1)), k = thread + i * THREADS;
+        int first = first_weights(min(first_unit + lane, UNITS - 1)), k = thread + i * THREADS;
         for (int g = 0; g < GATES; ++g) kept[i * GATES + g] = k < INNER_QUADS ? WEIGHTS_OF(k, g) : vec4(0.0);
     }
     EXCHANGE
@@ -178,7 +179,7 @@ void main() {
 
             float sums[ROWS * GATES];
             for (int i = 0; i < ROWS * GATES; ++i) sums[i] = 0.0;
-            int first = first_weights(direction, unit);
+            int first = first_weights(unit);
             for (int i = 0; i < KEPT; ++i) {
                 int k = min(thread + i * THREADS, INNER_QUADS - 1);
                 ADD_STATES(k, kept[i * GATES], kept[i * GATES + 1 % GATES], kept[i * GATES + 2 % GATES], kept[i * GATES + 3 % GATES])

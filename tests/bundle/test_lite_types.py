@@ -82,3 +82,27 @@ def test_text_of_types() -> None:
     fields = "[[c, __torch__.Pair],[d, List[__torch__.Pair]],[e, Dict[int, Optional[__torch__.Pair]]]]"
     assert bytecode_type(whole, {"__torch__.Pair"}) == f"__torch__.Whole[NamedTuple, {fields}]"
     assert bytecode_type(TupleType((INT, pair)), {"__torch__.Pair"}) == "Tuple[int, __torch__.Pair]"
+
+
+class Mixed(nn.Module):
+    """Dictionaries of values of several types are named tuples, all of the same name at first."""
+
+    def forward(self, x: Tensor) -> dict[str, object]:
+        first, second = {"a": x + 1, "b": (x, x * 2)}, {"a": x - 1, "c": [x], "d": x}
+        return {"first": first, "again": dict(first), "second": second, "rest": x.relu()}
+
+
+@pytest.mark.parametrize("suffix", ["pt", "ptl"])
+def test_named_tuples_of_one_name(tmp_path: Path, suffix: str) -> None:
+    made = optimize_for_mobile(torch.export.export(Mixed().eval(), (X,)), backend="cpu")
+    path = str(tmp_path / f"model.{suffix}")
+    if suffix == "ptl":
+        made._save_for_lite_interpreter(path)
+        found = _load_for_lite_interpreter(path)(X)
+    else:
+        torch.jit.save(made, path)
+        found = torch.jit.load(path)(X)
+    assert torch.equal(found.first.b[1], X * 2) and torch.equal(found.again.a, X + 1)
+    assert torch.equal(found.second.c[0], X) and torch.equal(found.rest, X.relu())
+    again = optimize_for_mobile(path, backend="cpu")(X)
+    assert torch.equal(again.second.a, X - 1)

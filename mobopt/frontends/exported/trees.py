@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import namedtuple
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mobopt.bundle.builder import GraphBuilder
@@ -166,9 +166,10 @@ class Packer:
 
     def __init__(self, builder: GraphBuilder) -> None:
         self._builder = builder
+        self._named: dict[str, TupleType] = {}
 
     def pack(self, tree: Tree, leaves: Iterator[Value]) -> Value:
-        """One value of a nest, of the type that :func:`packed_type` tells."""
+        """One value of a nest, of the type that :func:`packed_type` tells, but for names that others have."""
         if tree.kind == "leaf":
             return next(leaves)
         values = [self.pack(child, leaves) for child in tree.children]
@@ -179,7 +180,19 @@ class Packer:
             case DictType():
                 values = [part for pair in zip(map(self._key, tree.names), values, strict=True) for part in pair]
                 return self._builder.node("prim::DictConstruct", values, [kind])[0]
+            case TupleType():
+                kind = self._distinct(kind)
         return self._builder.node("prim::TupleConstruct", values, [kind])[0]
+
+    def _distinct(self, kind: TupleType) -> TupleType:
+        """TorchScript knows named tuples by their names alone, while a class of Python may leave out what is None."""
+        if not kind.name:
+            return kind
+        named, number = kind, 0
+        while self._named.setdefault(named.name, named) != named:
+            number += 1
+            named = replace(kind, name=f"{kind.name}_{number}")
+        return named
 
     def unpack(self, tree: Tree, value: Value) -> Iterator[Value]:
         """The leaves of a value whose type is that of :func:`input_type`."""

@@ -26,7 +26,7 @@ _STEP_INVOCATIONS, _STEP_THREADS = 256, 32
 _MOST_ROWS = 4
 _THREADS = 4
 """That share a walk where a workgroup has all units: with more of them, adding up their sums takes longer."""
-_OTHER_REGISTERS = 32
+_OTHER_REGISTERS = 64
 """Of an invocation, besides those in which it keeps weights."""
 
 _MOST_ITERATIONS = 4 * USUAL_ITERATIONS
@@ -165,12 +165,12 @@ def _gpu_whole(device: DeviceInfo, shape: RecurrentShape) -> Division:
     threads = 1
     while 2 * threads <= min(_THREADS, shape.quads, most // lanes):
         threads *= 2
-    rows = 1
-    while rows < _MOST_ROWS and shape.directions * -(-shape.rows // rows) > 2 * core_count(device):
-        rows *= 2
     passes = -(-shape.units // lanes)
     registers = min(device_costs(device).kept_registers, CORE_REGISTERS // (lanes * threads) - _OTHER_REGISTERS)
     kept = min(-(-shape.quads // threads), max(registers, 0) // (VECTOR * shape.cell.gates)) if passes == 1 else 0
+    rows = 1
+    while not kept and rows < _MOST_ROWS and shape.directions * -(-shape.rows // rows) > 2 * core_count(device):
+        rows *= 2
     return _fitting(device, Division(shape, lanes * threads, threads, rows, passes, kept))
 
 
