@@ -15,6 +15,7 @@ layout(constant_id = 5) const int ROWS = 1;
 layout(constant_id = 6) const int PASSES = 1; // of a workgroup over its units
 layout(constant_id = 7) const int KEPT = 0;   // vec4s of states whose weights an invocation keeps in registers, if it has one unit
 layout(constant_id = 8) const bool HOLDS = true; // whether the workgroup holds states; always if it has all units
+layout(constant_id = 9) const int WEIGHT_FORM = WORDS;
 
 #include "cell.glsl"
 const int GATES = CELL == LSTM ? 4 : CELL == GRU ? 3 : 1;
@@ -86,7 +87,7 @@ float new_state(vec4 x, vec4 s, float old, float bias, inout float cell) {
     return s.x;
 }
 
-#define WEIGHTS_OF(k, g) intBitsToFloat(QUAD(weights, first + ((k) * GATES + (g)) * 8))
+#define WEIGHTS_OF(k, g) LOAD_FLOATS4(weights, WEIGHT_FORM, first + ((k) * GATES + (g)) * 8)
 // Adds four states of each row times the weights `w` of gate `g`.
 #define ADD_GATE(g, of)                                                                                                \
     if (GATES > (g)) {                                                                                                 \
@@ -148,7 +149,7 @@ void main() {
             if (HAS_ALL_UNITS) SET_HELD(own + PLANE + 4 * i + c, 0.0); // what isn't a state stays so
         }
     }
-    vec4 kept[KEPT > 0 ? KEPT * GATES : 1];
+    vec4 kept[KEPT > 0 ? KEPT * GATES : 1]; // as floats: to take halves apart in each step takes longer than it saves
     for (int i = 0; i < KEPT; ++i) {
         int first = first_weights(min(first_unit + lane, UNITS - 1)), k = thread + i * THREADS;
         for (int g = 0; g < GATES; ++g) kept[i * GATES + g] = k < INNER_QUADS ? WEIGHTS_OF(k, g) : vec4(0.0);

@@ -173,7 +173,7 @@ def test_loops_are_as_long_as_drivers_let_them_be() -> None:
 def test_divisions_are_within_limits(units: int, rows: int) -> None:
     for device in DEVICES.values():
         for steps in (1, 40):
-            shape = RecurrentShape(Cell.LSTM, steps, 2, rows, units, units)
+            shape = RecurrentShape(Cell.LSTM, steps, 2, rows, units, units, 4)
             division = divided(device, shape)
             assert device.is_cpu or division.shared_bytes <= device.shared_memory_bytes
             assert division.size <= device.limits.max_compute_work_group_invocations
@@ -191,3 +191,20 @@ def test_what_stays_on_the_cpu() -> None:
         graph, _, _ = graph_of(op, *given, returned=2)
         decompose(graph)
         assert reason in str(why_unsupported(next(iter(graph.block.nodes))))
+
+
+@pytest.mark.parametrize("name", ["all weights kept", "some weights kept", "units divided"])
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_weights_in_halves(device: Any, name: str, half: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(device, "info", replace(device.info, kind="integrated"))
+    monkeypatch.setattr(recurrent_kernel, "_LEAST_HALVED_BYTES", 0)
+    monkeypatch.setattr(recurrent_kernel, "divided", lambda _, shape: Division(shape, **DIVISIONS[name]))
+    monkeypatch.setattr(Division, "most_steps", property(lambda self: 3 if self.has_all_units else 1))
+    units = 31 if "divided" in name else 7
+    for op in ("lstm", "gru"):
+        called, (x, state, weights, *flags) = layer(op, 8, 5, 5, units, directions=2)
+        rounded = [Constant(weight.elements.to(half)) for weight in weights]
+        states = [each.to(half) for each in state] if op == "lstm" else state.to(half)
+        relative = 4e-3 if half == torch.float16 else 4e-2
+        check(device, called, x.to(half), states, rounded, *flags, returned=3 if op == "lstm" else 2, relative=relative)

@@ -19,7 +19,6 @@ from mobopt.runtimes.vulkan.kernels.device_costs import core_count, cpu_costs, d
 from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR
 from mobopt.shaders.enumerations import Cell
 
-_VECTOR_BYTES = VECTOR * WORD_BYTES
 _SUBGROUP = 32
 _MOST_INVOCATIONS = 1024
 _STEP_INVOCATIONS, _STEP_THREADS = 256, 32
@@ -31,6 +30,8 @@ _OTHER_REGISTERS = 64
 
 _MOST_ITERATIONS = 4 * USUAL_ITERATIONS
 
+_MOST_QUICK_INVOCATIONS = 640
+"""Of a workgroup that has all units: larger ones took twice as long to read weights, as they have few registers."""
 _HELD_STEP_CYCLES = 800
 """Of a step that isn't a dispatch, besides reading weights."""
 _DISPATCHES_OF_STEP = 2.0
@@ -54,6 +55,8 @@ class RecurrentShape:
     units: int
     inner: int
     """States before."""
+    weight_bytes: int
+    """Of a weight."""
 
     @property
     def quads(self) -> int:
@@ -210,8 +213,9 @@ def _gpu_cost(device: DeviceInfo, division: Division) -> float:
     kept = division.kept * division.size
     vectors = max(shape.cell.gates * shape.quads * division.units - kept * shape.cell.gates, 0)
     turns = -(-division.workgroups // core_count(device))
-    cycles = turns * vectors * _VECTOR_BYTES / costs.lone_read_bytes_per_cycle
+    cycles = turns * vectors * VECTOR * shape.weight_bytes / costs.lone_read_bytes_per_cycle
     if division.has_all_units:
+        cycles *= 2 if division.size > _MOST_QUICK_INVOCATIONS else 1
         return (cycles + _HELD_STEP_CYCLES) / costs.cycles_per_nanosecond
     return cycles / costs.cycles_per_nanosecond + _DISPATCHES_OF_STEP * costs.second_dispatch_nanoseconds
 

@@ -13,7 +13,7 @@ from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.copies import copied, strided_copy
 from mobopt.runtimes.vulkan.kernels.operand_rows import row_strides
 from mobopt.runtimes.vulkan.kernels.plan import Plan
-from mobopt.runtimes.vulkan.kernels.recurrent_kernel import LayerTensors, append_layer, packed_weights, padded_gates
+from mobopt.runtimes.vulkan.kernels.recurrent_kernel import LayerTensors, append_layer, layer_weights, padded_gates
 from mobopt.runtimes.vulkan.kernels.views import reshaped, sliced, swapped, unsqueezed, without_dims
 from mobopt.runtimes.vulkan.lowerings.checks import check_floating
 from mobopt.runtimes.vulkan.lowerings.registry import lower, lowers
@@ -175,11 +175,7 @@ def _layer(
     outputs = _in_time(made, time)
     start = _rows_copied(plan, states)
     kept = None if cells is None else _rows_copied(plan, cells)
-    weights = plan.packed(
-        [each.states for each in parameters],
-        ("states", cell.gates),
-        lambda: packed_weights([each.states for each in parameters], cell.gates),
-    )
+    weights = layer_weights(plan, [each.states for each in parameters], cell.gates)
     bias = _candidate_bias(plan, parameters) if cell == Cell.GRU else None
     projection, unprojected = _projection(plan, parameters, batch)
     append_layer(plan, cell, LayerTensors(gates, start, outputs, kept, weights, bias, projection, unprojected))
@@ -246,6 +242,6 @@ def _projection(
     matrices = [each.projection for each in parameters if each.projection is not None]
     if not matrices:
         return None, None
-    weights = plan.packed(matrices, ("states", 1), lambda: packed_weights(matrices, 1))
+    weights = layer_weights(plan, matrices, 1)
     sizes = (1, batch, len(matrices), matrices[0].shape[1])
     return weights, plan.empty(sizes, torch.float32, row_strides(sizes))
