@@ -35,12 +35,14 @@ class Examples:
             decide what the target computes right, and no file is fixed to them.
         bounds: ranges of sizes of methods' inputs; where nothing is said, that of the export counts.
         calibration: arguments of further calls of ``forward``, which tell how large numbers get, and nothing of sizes.
+        are_random: whether their numbers are mobopt's own, so that they tell nothing of how large numbers get.
     """
 
     arguments: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     are_guessed: bool = False
     bounds: DeclaredBounds = field(default_factory=dict)
     calibration: Sequence[Sequence[Any]] = ()
+    are_random: bool = False
 
 
 def record_facts(program: Program, examples: Examples) -> None:

@@ -124,7 +124,7 @@ class QuantizeStatic(QuantizeWeights):
             InputError: there are no examples, the model can't be run on one, or a pattern of what is to stay matches no
                 layer.
         """
-        if not self.examples.arguments or self.examples.are_guessed:
+        if not self.examples.arguments or self.examples.are_random:
             raise InputError(
                 "int8_static learns from example inputs how large numbers get; give some (--input, --random; "
                 "example_inputs)"

@@ -53,6 +53,8 @@ class OnnxSource(Source):
         self.program = read.program
         self.inputs = read.inputs
         self.outputs = read.outputs
+        sizes = [item.sizes for item in self.inputs]
+        self.declares_sizes = all(item is not None and all(isinstance(size, int) for size in item) for item in sizes)
         self._original = read.program.clone()
 
     def caller(self, method: str = "forward", is_bounded: bool = False) -> Callable[[Sequence[Any]], Any]:

@@ -37,7 +37,7 @@ class _OnPhone(Source):
 
     def __init__(self, source: Source, program: Program) -> None:
         self._source = source
-        self.name, self.program = source.name, program
+        self.name, self.program, self.declares_sizes = source.name, program, source.declares_sizes
 
     def caller(self, method: str = "forward", is_bounded: bool = False) -> Callable[[Sequence[Any]], Any]:
         """The reference interpreter on the program."""

@@ -34,11 +34,13 @@ class Source(ABC):
         name: for reports.
         program: the model with constants, in evaluation mode, and floats for quantised tensors.
         quantized: the same with its quantised tensors; None if it has none.
+        declares_sizes: whether the shapes of its examples are those that it says it takes, and no others.
     """
 
     name: str
     program: Program
     quantized: Program | None = None
+    declares_sizes: bool = False
 
     @abstractmethod
     def caller(self, method: str = "forward", is_bounded: bool = False) -> Callable[[Sequence[Any]], Any]:

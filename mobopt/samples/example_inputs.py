@@ -1,4 +1,5 @@
-"""Example inputs of a model: given, bundled with it, remembered from tracing, or guessed from its first layers."""
+"""Example inputs of a model: given, bundled with it, of shapes that it declares or that tracing remembered, or guessed
+from its first layers."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ from mobopt.runtimes.cpu import Interpreter
 from mobopt.samples.inputs import SEED
 
 _LOG = logging.getLogger("mobopt.samples")
-GIVEN, BUNDLED, TRACED, GUESSED, NONE = "given", "bundled with the model", "of the shapes traced", "guessed", "none"
+GIVEN, BUNDLED, GUESSED, NONE = "given", "bundled with the model", "guessed", "none"
+DECLARED, TRACED = "of the shapes declared", "of the shapes traced"
 ASSUMED = "assumed"
 """Good to compare results on, and no ground to believe that inputs have these sizes, or this many dimensions."""
 
@@ -65,7 +67,8 @@ class ChosenInputs:
         if self.arguments is None or self.origin == ASSUMED:
             return Examples(self.others, bounds=self.bounds, calibration=self.calibration)
         arguments = {_FORWARD: self.arguments, **self.others}
-        return Examples(arguments, self.origin in (TRACED, GUESSED), self.bounds, self.calibration)
+        is_random = self.origin in (DECLARED, TRACED, GUESSED)
+        return Examples(arguments, is_random and self.origin != DECLARED, self.bounds, self.calibration, is_random)
 
     @property
     def by_method(self) -> dict[str, tuple[Any, ...]]:
@@ -155,7 +158,7 @@ def choose_inputs(source: Source, given: ExampleInputs | None = None) -> ChosenI
     """
     finders = [
         (BUNDLED, lambda: iter(source.example_calls()[:1])),
-        (TRACED, lambda: _traced(source.example_shapes())),
+        (DECLARED if source.declares_sizes else TRACED, lambda: _traced(source.example_shapes())),
         _guessing(source.program),
     ]
     return _completed(source.program, given, finders, source.example_calls)

@@ -115,7 +115,7 @@ def bench(
     Args:
         path: a model, a file that is optimised for any backend, or a folder that
             :func:`~mobopt.tools.bench_folder.save_bench` wrote, which has its own inputs and method.
-        example_inputs: arguments by method; without them, those bundled, of the shapes traced, or guessed.
+        example_inputs: arguments by method; without them, those bundled, of shapes traced or declared, or guessed.
         peers: names of :data:`~mobopt.tools.bench_peers.PEERS`; None for all but those that compile for minutes.
         device: what mobopt runs on; None for the best.
         method: which method.

@@ -97,7 +97,7 @@ def save_bench(
     Args:
         path: a model, or a file that is optimised for any backend.
         folder: the new folder.
-        example_inputs: arguments by method; without them, those bundled, of the shapes traced, or guessed.
+        example_inputs: arguments by method; without them, those bundled, of shapes traced or declared, or guessed.
         method: which method.
         show: is told each step.
 

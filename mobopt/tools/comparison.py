@@ -64,7 +64,7 @@ def compare(
         passes_b: passes that the other one goes through first.
         method: the method that is run.
         example_inputs: its arguments, or arguments of several methods by name; without them, those bundled with the
-            reference, of the shapes traced, or guessed.
+            reference, of shapes traced or declared, or guessed.
         float64: whether the reference is computed in float64.
         fused: False: a device makes every value by itself, without fusions.
         tolerance: the error that is let pass, over the largest magnitude of the reference's value; without it 1e-4, and

@@ -137,7 +137,7 @@ def convert_file(
         preserved_methods: names of methods and attributes to keep beside ``forward``.
         bytecode_version: of a lite bundle, 4 to 8.
         example_inputs: what to compare on, of ``forward`` or of several methods by name; without them, bundled inputs,
-            for ``forward`` also inputs of the shapes traced, or guessed ones.
+            for ``forward`` also inputs of shapes traced or declared, or guessed ones.
         bounds: the sizes that inputs may have, for all of which the result must be right; see ``optimize_for_mobile``.
         calibration_inputs: arguments of further calls, to learn how large numbers get; see ``optimize_for_mobile``.
         passes: the passes to run, in place of those that the settings choose.

@@ -59,7 +59,8 @@ def read_measured(
     Args:
         path: a model, or a file that is optimised for any backend.
         method: the method that is measured.
-        given: its arguments by method; without them, those bundled with the model, of the shapes traced, or guessed.
+        given: its arguments by method; without them, those bundled with the model, of shapes traced or declared, or
+            guessed.
         show: is told each step.
 
     Raises:

@@ -100,7 +100,7 @@ def migrate(
             method.
         method: the method that formats of one method hold.
         example_inputs: arguments of ``forward``, or of several methods by name; without them, those bundled with the
-            model, of the shapes traced, or guessed.
+            model, of shapes traced or declared, or guessed.
         sizes: for formats that fix sizes: ``"auto"`` keeps free what can be, ``"fixed"`` takes those of the example;
             or free ranges by input and dimension, ``{"x": {0: (1, 64)}}``, where None is no upper end.
         opset: of an ONNX file, 18 to 23.

@@ -172,8 +172,8 @@ def profile(
 
     Args:
         path: a model, which is optimised for mobopt's own runtime first, or an optimised file, which runs as it is.
-        example_inputs: arguments by method; without them, those bundled with the model, of the shapes traced, or
-            guessed.
+        example_inputs: arguments by method; without them, those bundled with the model, of shapes traced or
+            declared, or guessed.
         device: a Vulkan device's number or a part of its name; None for the best.
         method: which method.
         repeat: how many runs with timestamps, and as many calls without.

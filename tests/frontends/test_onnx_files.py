@@ -14,12 +14,14 @@ import torch
 from bad_onnx_models import BAD, external, linear_model, model_of, tensor_info
 from onnx import helper, numpy_helper
 
+from mobopt import optimize_for_mobile
 from mobopt.errors import BundleError, InputError
 from mobopt.frontends.onnx.order import in_order
 from mobopt.frontends.onnx_source import OnnxSource
 from mobopt.frontends.open_source import source_of
 from mobopt.ir import print_graph
 from mobopt.runtimes.cpu import Interpreter
+from mobopt.samples.example_inputs import DECLARED, TRACED, choose_inputs
 
 
 def run(model: Any, *inputs: Any) -> Any:
@@ -37,6 +39,29 @@ def test_names_of_inputs_outputs_and_weights_are_kept(tmp_path: Path) -> None:
     text = print_graph(source.program.methods["forward"], sources=True)
     assert "%out : Tensor = aten::relu" in text
     assert "# MatMul mid:0" in text
+
+
+@pytest.mark.parametrize("batch", [1, "n"])
+def test_files_are_made_for_the_sizes_that_a_model_declares(batch: Any) -> None:
+    """Of a window that dwarfs every image, as transformers' EfficientNet has it, but for sizes that stay open."""
+    window = {"kernel_shape": [2560, 2560], "strides": [2560, 2560], "ceil_mode": 1, "count_include_pad": 1}
+    nodes = [helper.make_node("AveragePool", ["x"], ["y"], **window)]
+    model = model_of(nodes, [tensor_info("x", [batch, 3, 5, 7])], [tensor_info("y")], [])
+    inputs = choose_inputs(source_of(model))
+    assert inputs.origin == (DECLARED if batch == 1 else TRACED) and inputs.examples.are_random
+    assert inputs.examples.are_guessed == (batch != 1)
+    if batch == 1:
+        made = optimize_for_mobile(model, backend="vulkan")
+        assert "constant_pad_nd" not in made.code
+        x = torch.rand(1, 3, 5, 7, generator=torch.Generator().manual_seed(0))
+        assert torch.allclose(made(x), x.mean((2, 3), keepdim=True), rtol=1e-5)
+
+
+def test_random_numbers_calibrate_nothing() -> None:
+    nodes = [helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[2, 2])]
+    model = model_of(nodes, [tensor_info("x", [1, 3, 5, 7])], [tensor_info("y")], [])
+    with pytest.raises(InputError, match="learns from example inputs"):
+        optimize_for_mobile(model, backend="cpu", quantize="int8_static")
 
 
 def test_sizes_are_numbers_of_the_host() -> None:
