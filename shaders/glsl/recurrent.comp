@@ -13,7 +13,7 @@ layout(constant_id = 3) const int UNITS = 4; // of the states that are made
 layout(constant_id = 4) const int INNER = 4; // of those before
 layout(constant_id = 5) const int ROWS = 1;
 layout(constant_id = 6) const int PASSES = 1; // of a workgroup over its units
-layout(constant_id = 7) const int KEPT = 0;   // vec4s of states whose weights an invocation keeps in registers, if it has one unit
+layout(constant_id = 7) const int KEPT = 0;   // vec4s of states, of which each thread has so many, whose weights an invocation with one unit keeps in registers
 layout(constant_id = 8) const bool HOLDS = true; // whether the workgroup holds states; always if it has all units
 layout(constant_id = 9) const int WEIGHT_FORM = WORDS;
 
@@ -152,7 +152,7 @@ void main() {
     vec4 kept[KEPT > 0 ? KEPT * GATES : 1]; // as floats: to take halves apart in each step takes longer than it saves
     for (int i = 0; i < KEPT; ++i) {
         int first = first_weights(min(first_unit + lane, UNITS - 1)), k = thread + i * THREADS;
-        for (int g = 0; g < GATES; ++g) kept[i * GATES + g] = k < INNER_QUADS ? WEIGHTS_OF(k, g) : vec4(0.0);
+        for (int g = 0; g < GATES; ++g) kept[i * GATES + g] = WEIGHTS_OF(k, g);
     }
     EXCHANGE
 
@@ -182,7 +182,7 @@ void main() {
             for (int i = 0; i < ROWS * GATES; ++i) sums[i] = 0.0;
             int first = first_weights(unit);
             for (int i = 0; i < KEPT; ++i) {
-                int k = min(thread + i * THREADS, INNER_QUADS - 1);
+                int k = thread + i * THREADS;
                 ADD_STATES(k, kept[i * GATES], kept[i * GATES + 1 % GATES], kept[i * GATES + 2 % GATES], kept[i * GATES + 3 % GATES])
             }
             for (int k = thread + KEPT * THREADS; k < INNER_QUADS; k += THREADS) {

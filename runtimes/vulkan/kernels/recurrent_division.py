@@ -2,8 +2,8 @@
 
 A workgroup that has all units of some rows goes on from step to step by itself, without other dispatches; but it reads
 all weights in each step, as far as they don't stay in its registers. So layers with many units take a dispatch a step,
-in which many workgroups share the units. The costs are of 48 to 60 timings each of layers with 24 to 1024 units on an
-NVIDIA H200 and on lavapipe of Mesa 22.3 and 25.0.
+in which many workgroups share the units. The costs are fitted by hand to some hundred timings of layers with 24 to 1024
+units on an NVIDIA H200 and on lavapipe of Mesa 22.3 and 25.0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ _OTHER_REGISTERS = 64
 """Of an invocation, besides those in which it keeps weights."""
 
 _MOST_ITERATIONS = 4 * USUAL_ITERATIONS
-
 _MOST_QUICK_INVOCATIONS = 640
 """Of a workgroup that has all units: larger ones took twice as long to read weights, as they have few registers."""
 _HELD_STEP_CYCLES = 800
@@ -77,7 +76,7 @@ class Division:
     passes: int
     """Over its units."""
     kept: int = 0
-    """vec4s of states whose weights an invocation keeps in registers."""
+    """vec4s of states whose weights an invocation keeps in registers; so many every thread must have."""
     holds: bool = True
     """Whether a workgroup reads the states before into a place of its own; it must if it has all units."""
     most_iterations: int = _MOST_ITERATIONS
@@ -170,7 +169,7 @@ def _gpu_whole(device: DeviceInfo, shape: RecurrentShape) -> Division:
         threads *= 2
     passes = -(-shape.units // lanes)
     registers = min(device_costs(device).kept_registers, CORE_REGISTERS // (lanes * threads) - _OTHER_REGISTERS)
-    kept = min(-(-shape.quads // threads), max(registers, 0) // (VECTOR * shape.cell.gates)) if passes == 1 else 0
+    kept = min(shape.quads // threads, max(registers, 0) // (VECTOR * shape.cell.gates)) if passes == 1 else 0
     rows = 1
     while not kept and rows < _MOST_ROWS and shape.directions * -(-shape.rows // rows) > 2 * core_count(device):
         rows *= 2
