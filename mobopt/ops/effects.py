@@ -35,8 +35,12 @@ def is_random(node: Node) -> bool:
     if Trait.RANDOM not in traits:
         return Trait.UNDEFINED in traits
     names = [argument.name for argument in schema_of(node.qualified_op).arguments]
-    given = zip(names, node.inputs, strict=False)
-    return draws_numbers(node.qualified_op, {name: value.constant for name, value in given if value.is_constant})
+    known = {
+        name: given.constant if isinstance(given, Value) else given
+        for name, given in zip(names, node.args, strict=False)
+        if not isinstance(given, Value) or given.is_constant
+    }
+    return draws_numbers(node.qualified_op, known)
 
 
 def random_operators(nodes: Iterable[Node]) -> tuple[str, ...]:

@@ -37,7 +37,8 @@ const int BLOCKS = (UNITS + UNITS_OF_GROUP - 1) / UNITS_OF_GROUP;
 const int FINISHED = (ROWS + THREADS - 1) / THREADS; // rows whose states an invocation makes
 
 const int PLANE = ROWS * 4 * INNER_QUADS;
-const int PLANES = HAS_ALL_UNITS ? 2 : 1;
+const bool GOES_ON = HAS_ALL_UNITS && UNITS == INNER; // with a projection, what is made isn't what the next step begins with
+const int PLANES = GOES_ON ? 2 : 1;
 #ifdef TEXELS
 // CPU drivers read texels several times faster than shared memory, so there the states lie in a storage of the workgroup.
 layout(set = 0, binding = 6, std430) buffer Held { int held_words[]; };
@@ -146,7 +147,7 @@ void main() {
         vec4 h = previous_states(i / INNER_QUADS, i % INNER_QUADS);
         for (int c = 0; c < 4; ++c) {
             SET_HELD(own + 4 * i + c, h[c]);
-            if (HAS_ALL_UNITS) SET_HELD(own + PLANE + 4 * i + c, 0.0); // what isn't a state stays so
+            if (GOES_ON) SET_HELD(own + PLANE + 4 * i + c, 0.0); // what isn't a state stays so
         }
     }
     vec4 kept[KEPT > 0 ? KEPT * GATES : 1]; // as floats: to take halves apart in each step takes longer than it saves
@@ -166,7 +167,7 @@ void main() {
         LOAD_CELLS(unit)
     }
     for (int step = 0; step < steps; ++step) {
-        int plane = own + (HAS_ALL_UNITS ? (step & 1) * PLANE : 0);
+        int plane = own + (GOES_ON ? (step & 1) * PLANE : 0);
         for (int pass = 0; pass < PASSES; ++pass) {
             int in_group = pass * LANES + lane;
             unit = min(first_unit + in_group, UNITS - 1);
@@ -207,7 +208,7 @@ void main() {
                     float old = CELL != GRU ? 0.0 : HOLDS ? HELD(plane + r * 4 * INNER_QUADS + unit) : previous_states(r, unit / 4)[unit % 4];
                     float made = new_state(inputs, sum, old, bias, cell[i]);
                     states_words[states_first + step * states_stride + row_of(i) * states_row + unit] = floatBitsToInt(made);
-                    if (HAS_ALL_UNITS) SET_HELD(2 * own + PLANE - plane + r * 4 * INNER_QUADS + unit, made);
+                    if (GOES_ON) SET_HELD(2 * own + PLANE - plane + r * 4 * INNER_QUADS + unit, made);
                 }
             }
             if (exists && (PASSES > 1 || step + 1 == steps)) STORE_CELLS(unit)
@@ -215,7 +216,7 @@ void main() {
                 for (int i = 0; i < FINISHED * GATES; ++i) x[i] = next[i];
             if (THREADS > 1 && PASSES > 1) barrier(); // before the next pass's sums
         }
-        if (HAS_ALL_UNITS) {
+        if (GOES_ON) {
             EXCHANGE
         }
     }

@@ -2,7 +2,7 @@ import pytest
 import torch
 from pass_harness import program_of
 
-from mobopt.ir import Node, Program
+from mobopt.ir import Node, Program, Value
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import has_side_effects, is_pure, is_random, written_inputs
 
@@ -71,6 +71,16 @@ def test_what_nodes_do(nodes: dict[str, Node], name: str, pure: bool, random: bo
     assert (is_pure(node), is_random(node)) == (pure, random)
     assert [value.name for value in written_inputs(node)] == writes
     assert has_side_effects(node) is (name == "branch")
+
+
+@pytest.mark.parametrize(("dropped", "trains", "random"), [(0.5, True, True), (0.0, True, False), (0.5, False, False)])
+def test_nodes_with_plain_arguments(dropped: float, trains: bool, random: bool) -> None:
+    """As straight lines have them: tensors may lie in lists."""
+    x, h, c, w = (Value.of_elements(torch.ones(2, 2)) for _ in range(4))
+    args = (x, [h, c], [w, w, w, w], True, 1, dropped, trains, False, False)
+    outputs = [Value.of_tensor(torch.float32, (2, 2)) for _ in range(4)]
+    assert is_random(Node.call("aten::lstm.input", args, outputs[:3])) is random
+    assert is_random(Node.call("aten::dropout", (x, dropped, trains), outputs[3:])) is trains
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,25 @@ def test_random_numbers_are_the_same_in_their_place_and_not_judged_alone(device:
     assert found.agrees and {layer.verdict for layer in found.layers} == {"agrees"}
 
 
+class Recurrent(nn.Module):
+    """A layer whose weights are a list among its arguments, and which would drop something in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LSTM(5, 7, num_layers=2, bidirectional=True, dropout=0.3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)[0].relu()
+
+
+def test_layers_that_drop_nothing_are_judged_alone(device: Device) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4, 3, 5)
+    found = compare(torch.jit.script(Recurrent().eval()), device_b=device.info.name, example_inputs=[x])
+    recurrent = [layer for layer in found.layers if "aten::lstm" in layer.nodes]
+    assert found.agrees and recurrent and all(layer.own is not None for layer in recurrent)
+
+
 def test_views_of_memory_that_is_written_to() -> None:
     """The reference makes them anew after each write; passes make new values in place of the writes."""
 

@@ -14,7 +14,7 @@ from one_node import Constant, check, graph_of
 from mobopt.ops.contexts import GruPackedContext, LstmPackedContext
 from mobopt.runtimes.vulkan.compile.decompose import decompose
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
-from mobopt.runtimes.vulkan.engine.stream import MAX_ITERATIONS, Dispatch
+from mobopt.runtimes.vulkan.engine.stream import MAX_ITERATIONS, Dispatch, moved_bytes
 from mobopt.runtimes.vulkan.kernels import recurrent_kernel
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.recurrent_division import Division, RecurrentShape, divided
@@ -126,7 +126,7 @@ DIVISIONS = {
 def test_divisions(either: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     units = 31 if "divided" in name else 23 if "passes" in name else 7
     monkeypatch.setattr(recurrent_kernel, "divided", lambda _, shape: Division(shape, **DIVISIONS[name]))
-    monkeypatch.setattr(Division, "most_steps", property(lambda self: 3 if self.has_all_units else 1))
+    monkeypatch.setattr(Division, "most_steps", property(lambda self: 3 if self.goes_on else 1))
     for op in GATES:
         calls = [layer(op, 8, 5, 5, units, directions=2)]
         calls += [layer(op, 5, 4, 5, units, directions=2, projected=6)] if op == "lstm" else []
@@ -160,6 +160,17 @@ def test_a_small_layer_is_one_dispatch_and_a_large_one_a_dispatch_a_step(name: s
     device = DEVICES[name]
     assert len(dispatches(device, *layer("lstm", 50, 3, 8, 32, directions=2))) == 1
     assert len(dispatches(device, *layer("lstm", 50, 1, 8, 1024))) == 50
+
+
+def test_what_a_layer_moves_is_no_less_than_nothing() -> None:
+    """The end of the second direction lies before that of the first: a view with a negative stride."""
+    op, args = layer("lstm", 9, 2, 8, 16, directions=2)
+    graph, _, _ = graph_of(op, *args, returned=3)
+    plan = Plan(DEVICES["NVIDIA H200"])
+    for value in graph.inputs:
+        plan.place(value, plan.empty(value.sizes))
+    lower(plan, next(iter(graph.block.nodes)))
+    assert all(0 < number < 1 << 20 for each in plan.stream.operations for number in moved_bytes(each))
 
 
 def test_loops_are_as_long_as_drivers_let_them_be() -> None:
@@ -200,7 +211,7 @@ def test_weights_in_halves(device: Any, name: str, half: torch.dtype, monkeypatc
     monkeypatch.setattr(device, "info", replace(device.info, kind="integrated"))
     monkeypatch.setattr(recurrent_kernel, "_LEAST_HALVED_BYTES", 0)
     monkeypatch.setattr(recurrent_kernel, "divided", lambda _, shape: Division(shape, **DIVISIONS[name]))
-    monkeypatch.setattr(Division, "most_steps", property(lambda self: 3 if self.has_all_units else 1))
+    monkeypatch.setattr(Division, "most_steps", property(lambda self: 3 if self.goes_on else 1))
     units = 31 if "divided" in name else 7
     for op in ("lstm", "gru"):
         called, (x, state, weights, *flags) = layer(op, 8, 5, 5, units, directions=2)
@@ -220,3 +231,14 @@ def test_infinite_states(device: Any, name: str, monkeypatch: pytest.MonkeyPatch
     x, state = torch.ones(4, 2, 3), torch.full((1, 2, units), 1e38)
     graph_args = (x, state, [Constant(weight) for weight in weights], False, 1, 0.0, False, False, False)
     check(device, "aten::rnn_relu.input", *graph_args, returned=2)
+
+
+@pytest.mark.parametrize("name", ["several passes", "threads and rows"])
+def test_more_units_than_projected_states(either: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a step makes is longer than what a workgroup holds of the step before, and stays out of its neighbours'."""
+    monkeypatch.setattr(recurrent_kernel, "divided", lambda _, shape: Division(shape, **DIVISIONS[name]))
+    for seed in range(8):  # whether a neighbour is hit depends on which workgroup is first
+        torch.manual_seed(seed)
+        units = 23 if name == "several passes" else 8
+        op, args = layer("lstm", 5, 7, 5, units, directions=2, projected=3)
+        check(either, op, *args, returned=3)

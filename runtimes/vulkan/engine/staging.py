@@ -185,4 +185,4 @@ def _twin(tensor: DeviceTensor, kind: StorageKind) -> DeviceTensor:
     first, end = tensor.span
     nbytes = (end - first) * tensor.elements.itemsize
     storage = Storage(nbytes, kind, name=tensor.storage.name, elements=tensor.storage.elements)
-    return replace(tensor, storage=storage, offset=0)
+    return replace(tensor, storage=storage, offset=tensor.offset - first)

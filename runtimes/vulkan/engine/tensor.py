@@ -163,10 +163,13 @@ class DeviceTensor:
         """First element touched and one past the last, counted from the start of the storage."""
         if self.numel == 0:
             return self.offset, self.offset
-        last = self.offset
+        first = last = self.offset
         for size, stride in zip(self.sizes, self.strides, strict=True):
-            last += (size - 1) * stride
-        return self.offset, last + 1
+            if isinstance(stride, int) and stride < 0:
+                first += (size - 1) * stride
+            else:
+                last += (size - 1) * stride
+        return first, last + 1
 
     @property
     def used_bytes(self) -> int:

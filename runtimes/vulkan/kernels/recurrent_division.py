@@ -88,9 +88,9 @@ class Division:
         return min(self.size // self.threads * self.passes, self.shape.units)
 
     @property
-    def has_all_units(self) -> bool:
-        """Whether a dispatch may have several steps."""
-        return self.units == self.shape.units
+    def goes_on(self) -> bool:
+        """Whether a dispatch may have several steps: its workgroups make all that the next one begins with."""
+        return self.units == self.shape.units == self.shape.inner
 
     @property
     def workgroups(self) -> int:
@@ -101,7 +101,7 @@ class Division:
     @property
     def states(self) -> int:
         """Floats of a workgroup in which it holds states, and those of the step before."""
-        planes = 2 if self.has_all_units else 1
+        planes = 2 if self.goes_on else 1
         return self.rows * VECTOR * self.shape.quads * planes if self.holds else VECTOR
 
     @property
@@ -122,7 +122,7 @@ class Division:
     @property
     def most_steps(self) -> int:
         """Of a dispatch, by the bound of its loops."""
-        if not self.has_all_units:
+        if not self.goes_on:
             return 1
         start = self.iterations(0)
         return max((self.most_iterations - start) // (self.iterations(1) - start), 1)
@@ -213,7 +213,7 @@ def _gpu_cost(device: DeviceInfo, division: Division) -> float:
     vectors = max(shape.cell.gates * shape.quads * division.units - kept * shape.cell.gates, 0)
     turns = -(-division.workgroups // core_count(device))
     cycles = turns * vectors * VECTOR * shape.weight_bytes / costs.lone_read_bytes_per_cycle
-    if division.has_all_units:
+    if division.goes_on:
         cycles *= 2 if division.size > _MOST_QUICK_INVOCATIONS else 1
         return (cycles + _HELD_STEP_CYCLES) / costs.cycles_per_nanosecond
     return cycles / costs.cycles_per_nanosecond + _DISPATCHES_OF_STEP * costs.second_dispatch_nanoseconds
@@ -225,4 +225,4 @@ def _cpu_cost(device: DeviceInfo, division: Division) -> float:
     a_quad = shape.cell.gates * _CPU_FETCH + division.rows * (_CPU_FETCH + shape.cell.gates * _CPU_MULTIPLY)
     of_group = division.passes * shape.quads * a_quad
     turns = -(-division.workgroups // cpu_costs(device).threads)
-    return turns * of_group + (0.0 if division.has_all_units else _CPU_DISPATCH)
+    return turns * of_group + (0.0 if division.goes_on else _CPU_DISPATCH)
