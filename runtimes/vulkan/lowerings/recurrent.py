@@ -1,4 +1,4 @@
-"""LSTM, GRU and plain recurrent layers: one product for the inputs of all steps, then a dispatch for each step."""
+"""LSTM, GRU and plain recurrent layers: one product for the inputs of all steps, then all steps in one or more dispatches."""
 
 from __future__ import annotations
 
