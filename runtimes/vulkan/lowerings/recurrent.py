@@ -1,4 +1,5 @@
-"""LSTM, GRU and plain recurrent layers: one product for the inputs of all steps, then all steps in one or more dispatches."""
+"""LSTM, GRU and plain recurrent layers: a product for the inputs of all steps, then these in as few dispatches as is
+quickest."""
 
 from __future__ import annotations
 
