@@ -14,7 +14,7 @@ layout(constant_id = 4) const int INNER = 4; // of those before
 layout(constant_id = 5) const int ROWS = 1;
 layout(constant_id = 6) const int PASSES = 1; // of a workgroup over its units
 layout(constant_id = 7) const int KEPT = 0;   // vec4s of states, of which each thread has so many, whose weights an invocation with one unit keeps in registers
-layout(constant_id = 8) const bool HOLDS = true; // whether the workgroup holds states; always if it has all units
+layout(constant_id = 8) const bool HOLDS = true; // whether the workgroup holds states; always if it goes on
 layout(constant_id = 9) const int WEIGHT_FORM = WORDS;
 
 #include "cell.glsl"
@@ -41,8 +41,8 @@ const bool GOES_ON = HAS_ALL_UNITS && UNITS == INNER; // with a projection, what
 const int PLANES = GOES_ON ? 2 : 1;
 #ifdef TEXELS
 // CPU drivers read texels several times faster than shared memory, so there the states lie in a storage of the workgroup.
-layout(set = 0, binding = 6, std430) buffer Held { int held_words[]; };
-layout(set = 0, binding = 7, rgba32i) readonly uniform iimageBuffer held_quads;
+layout(set = 0, binding = 6, std430) coherent buffer Held { int held_words[]; };
+layout(set = 0, binding = 7, rgba32i) coherent readonly uniform iimageBuffer held_quads;
 #define HELD4(at) intBitsToFloat(imageLoad(held_quads, (at) >> 2))
 #define HELD(at) intBitsToFloat(held_words[at])
 #define SET_HELD(at, value) held_words[at] = floatBitsToInt(value)

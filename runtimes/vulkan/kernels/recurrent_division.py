@@ -40,7 +40,7 @@ _CPU_INVOCATIONS = 8
 _CPU_FETCH, _CPU_MULTIPLY = 5.0, 1.6
 """Nanoseconds that vec4s of 8 invocations take to be loaded, and to be multiplied and added."""
 _CPU_DISPATCH = 45_000.0
-"""Nanoseconds, of a step that is a dispatch."""
+"""Nanoseconds that a step takes besides if it is a dispatch."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Division:
     kept: int = 0
     """vec4s of states whose weights an invocation keeps in registers; so many every thread must have."""
     holds: bool = True
-    """Whether a workgroup reads the states before into a place of its own; it must if it has all units."""
+    """Whether a workgroup reads the states before into a place of its own; it must if it goes on."""
     most_iterations: int = _MOST_ITERATIONS
     """Of a dispatch with several steps."""
 
@@ -184,6 +184,7 @@ def _fitting(device: DeviceInfo, division: Division) -> Division:
 
 
 def _cpu_steps(device: DeviceInfo, shape: RecurrentShape) -> Division:
+    """As :func:`_gpu_steps`, of twice as many workgroups as there are cores."""
     rows = _cpu_rows(device, shape)
     groups = shape.directions * -(-shape.rows // rows)
     blocks = max(-(-2 * cpu_costs(device).threads // groups), 1)
@@ -195,6 +196,7 @@ def _cpu_steps(device: DeviceInfo, shape: RecurrentShape) -> Division:
 
 
 def _cpu_whole(device: DeviceInfo, shape: RecurrentShape) -> Division:
+    """Workgroups that have all units, of one vector of invocations."""
     passes = -(-shape.units // _CPU_INVOCATIONS)
     rows = _cpu_rows(device, shape)
     return Division(shape, _CPU_INVOCATIONS, 1, rows, passes, most_iterations=MAX_ITERATIONS)
