@@ -330,10 +330,8 @@ int first_load; // of the weights of this subgroup
     {                                                                                                                            \
         PREPARE(rows_of, turn)                                                                                                   \
         MULTIPLY(rows_of, columns_of)                                                                                            \
-        if (turn + DEPTH < turns) {                                                                                              \
-            FETCH_VALUES(rows_of, turn + DEPTH)                                                                                  \
-            FETCH_FACTORS(columns_of, turn + DEPTH)                                                                              \
-        }                                                                                                                        \
+        FETCH_VALUES(rows_of, turn + DEPTH)                                                                                      \
+        FETCH_FACTORS(columns_of, turn + DEPTH)                                                                                  \
     }
 #endif
 
@@ -401,7 +399,7 @@ void main() {
     if (DEPTH > 1) FETCH_VALUES(next_values, 1)
     for (int turn = 0; turn < turns; turn += DEPTH) {
         TURN(values, factors, turn)
-        if (DEPTH > 1 && turn + 1 < turns) TURN(next_values, next_factors, turn + 1)
+        if (DEPTH > 1) TURN(next_values, next_factors, turn + 1)
     }
 #ifdef ATTEMPTS
         if (is_done()) break;
