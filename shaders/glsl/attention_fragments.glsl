@@ -1,13 +1,15 @@
 // What an invocation of attention_matrix.comp reads: eight neighbours of a line at a time, which stay as they come until they are multiplied. Four of
 // them are its part of a line of a fragment.
 const int QUERY = 0, KEY = 1, VALUE = 2;
+// Of a line that isn't there its last one is read, whose scores don't count.
 #ifdef SPLIT
 #define FOUR vec4
-#define FETCH(into, at, exists, name, form, quad)                                                                                \
+const int LOADS = 2; // of eight neighbours
+#define FETCH(into, at, exists, name, form, place)                                                                               \
     into[at] = into[(at) + 1] = vec4(0.0);                                                                                       \
     if (exists) {                                                                                                                \
-        into[at] = LOAD_FLOATS4(name, form, quad);                                                                               \
-        into[(at) + 1] = LOAD_FLOATS4(name, form, (quad) + 1);                                                                   \
+        into[at] = LOAD_FLOATS4(name, form, place);                                                                              \
+        into[(at) + 1] = LOAD_FLOATS4(name, form, (place) + 1);                                                                  \
     }
 
 // Declares the fragments of high and of low halves of four neighbours in each of two lines.
@@ -26,10 +28,11 @@ const int QUERY = 0, KEY = 1, VALUE = 2;
     }
 #else
 #define FOUR uvec2
-#define FETCH(into, at, exists, name, form, quad)                                                                                \
+const int LOADS = 1;
+#define FETCH(into, at, exists, name, form, place)                                                                               \
     into[at] = into[(at) + 1] = uvec2(0u);                                                                                       \
     if (exists) {                                                                                                                \
-        RUN eight = RUN(QUAD(name, (quad) >> 1));                                                                                \
+        RUN eight = RUN(QUAD(name, place));                                                                                      \
         into[at] = eight.xy;                                                                                                     \
         into[(at) + 1] = eight.zw;                                                                                               \
     }
@@ -41,33 +44,42 @@ FOUR query_fours[2 * HIGH * FOURS];
 FOUR key_fours[2 * ACROSS * FOURS];
 FOUR value_fours[8 * ACROSS * GROUPS]; // of each fragment and group those of four keys
 
+int in_loads(int quads) { return quads >> (2 - LOADS); }
+
 void fetch_queries(int start) {
-    [[unroll]] for (int line = 0; line < 2 * HIGH; ++line)
+    [[unroll]] for (int line = 0; line < 2 * HIGH; ++line) {
+        int row = min(own_row + 8 * line + line_of_lane(), query_count - 1);
+        int place = in_loads(start) + row * in_loads(query.row) + LOADS * run_of_lane();
         [[unroll]] for (int f = 0; f < FOURS; f += 2) {
-            int row = own_row + 8 * line + line_of_lane(), run = 2 * f + run_of_lane();
-            bool exists = row < query_count && (HEAD % 32 == 0 || run < KEY_RUNS);
-            FETCH(query_fours, line * FOURS + f, exists, queries, QUERY_FORM, start + row * query.row + 2 * run)
+            bool exists = 2 * f + 4 <= KEY_RUNS || 2 * f + run_of_lane() < KEY_RUNS;
+            FETCH(query_fours, line * FOURS + f, exists, queries, QUERY_FORM, place + 2 * LOADS * f)
         }
+    }
 }
 
-void fetch_keys(int start, int first, int end) {
-    [[unroll]] for (int line = 0; line < 2 * ACROSS; ++line)
+void fetch_keys(int start, int first, int last) {
+    [[unroll]] for (int line = 0; line < 2 * ACROSS; ++line) {
+        int k = min(first + 8 * line + line_of_lane(), last);
+        int place = in_loads(start) + k * in_loads(key.row) + LOADS * run_of_lane();
         [[unroll]] for (int f = 0; f < FOURS; f += 2) {
-            int k = first + 8 * line + line_of_lane(), run = 2 * f + run_of_lane();
-            bool exists = k < end && (HEAD % 32 == 0 || run < KEY_RUNS);
-            FETCH(key_fours, line * FOURS + f, exists, keys, KEY_FORM, start + k * key.row + 2 * run)
+            bool exists = 2 * f + 4 <= KEY_RUNS || 2 * f + run_of_lane() < KEY_RUNS;
+            FETCH(key_fours, line * FOURS + f, exists, keys, KEY_FORM, place + 2 * LOADS * f)
         }
+    }
 }
 
 // Values are the right side of a product, whose lines are elements of the result, and whose inner dimension is that of keys. Element
 // 8 * (p % 8) + 2 * f + p / 8 of a group of 64 is line p of fragment f: so an invocation needs of each of its four keys eight neighbours, whose
 // pairs are its elements of the four fragments.
-void fetch_values(int start, int first, int end) {
-    [[unroll]] for (int at = 0; at < ACROSS * GROUPS; ++at)
+void fetch_values(int start, int first, int last) {
+    [[unroll]] for (int k = 0; k < ACROSS; ++k)
         [[unroll]] for (int e = 0; e < 4; ++e) {
-            int k = first + at / GROUPS * K + place_of(e), run = 8 * (at % GROUPS) + line_of_lane();
-            bool exists = k < end && (WIDTH % 64 == 0 || run < VALUE_RUNS);
-            FETCH(value_fours, 8 * at + 2 * e, exists, values, VALUE_FORM, start + k * value.row + 2 * run)
+            int line = min(first + k * K + place_of(e), last);
+            int place = in_loads(start) + line * in_loads(value.row) + LOADS * line_of_lane();
+            [[unroll]] for (int g = 0; g < GROUPS; ++g) {
+                bool exists = 8 * g + 8 <= VALUE_RUNS || 8 * g + line_of_lane() < VALUE_RUNS;
+                FETCH(value_fours, 8 * (k * GROUPS + g) + 2 * e, exists, values, VALUE_FORM, place + 8 * LOADS * g)
+            }
         }
 }
 
@@ -79,8 +91,16 @@ void fetch_values(int start, int first, int end) {
 #define SECOND_UPPER(at) vec4 OF_KEYS(at, z)
 #define SECOND_LOWER(at) vec4 OF_KEYS(at, w)
 #else
-uvec2 first_halves(uvec4 pairs) { return (pairs.xz & 0xffffu) | (pairs.yw << 16); }
-uvec2 second_halves(uvec4 pairs) { return (pairs.xz >> 16) | (pairs.yw & 0xffff0000u); }
+#if defined(EMULATED) || defined(BFLOAT)
+uint lower_halves(uint first, uint second) { return first & 0xffffu | second << 16; }
+uint upper_halves(uint first, uint second) { return first >> 16 | second & 0xffff0000u; }
+#else
+// One instruction, where NVIDIA's compiler makes two of the above.
+uint lower_halves(uint first, uint second) { return packFloat2x16(f16vec2(unpackFloat2x16(first).x, unpackFloat2x16(second).x)); }
+uint upper_halves(uint first, uint second) { return packFloat2x16(f16vec2(unpackFloat2x16(first).y, unpackFloat2x16(second).y)); }
+#endif
+uvec2 first_halves(uvec4 pairs) { return uvec2(lower_halves(pairs.x, pairs.y), lower_halves(pairs.z, pairs.w)); }
+uvec2 second_halves(uvec4 pairs) { return uvec2(upper_halves(pairs.x, pairs.y), upper_halves(pairs.z, pairs.w)); }
 #define FIRST_UPPER(at) first_halves(uvec4 OF_KEYS(at, x))
 #define FIRST_LOWER(at) second_halves(uvec4 OF_KEYS(at, x))
 #define SECOND_UPPER(at) first_halves(uvec4 OF_KEYS(at, y))

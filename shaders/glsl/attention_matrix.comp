@@ -240,6 +240,7 @@ void main() {
     int end_of_all = CAUSAL != 0 ? min(key_count, first_row + TILE_ROWS) : key_count;
     int turns = (end_of_all + TEAMS * KEYS - 1) / (TEAMS * KEYS);
     int end = own_row >= query_count ? 0 : CAUSAL != 0 ? min(key_count, own_row + OWN_ROWS) : key_count;
+    int last = max(end, 1) - 1;
     int unmasked = CAUSAL != 0 ? min(end, own_row + 1) : end; // keys that all queries see
 #ifdef SPLIT
     begin_split();
@@ -247,8 +248,8 @@ void main() {
 #endif
     int first = team * KEYS;
     fetch_queries(query_start);
-    if ((AHEAD & 1) != 0) fetch_keys(key_start, first, end);
-    if ((AHEAD & 2) != 0) fetch_values(value_start, first, end);
+    if ((AHEAD & 1) != 0) fetch_keys(key_start, first, last);
+    if ((AHEAD & 2) != 0) fetch_values(value_start, first, last);
     turn_queries();
     [[unroll]] for (int i = 0; i < HIGH; ++i) {
         top[i] = vec2(LOWEST);
@@ -256,16 +257,16 @@ void main() {
     }
     [[unroll]] for (int i = 0; i < HIGH * WIDE; ++i) sums[i] = no_sums();
     for (int turn = 0; turn < turns; ++turn) {
-        if ((AHEAD & 1) == 0) fetch_keys(key_start, first, end);
+        if ((AHEAD & 1) == 0) fetch_keys(key_start, first, last);
         multiply_keys();
-        if ((AHEAD & 1) != 0) fetch_keys(key_start, first + TEAMS * KEYS, end);
-        if ((AHEAD & 2) == 0) fetch_values(value_start, first, end);
+        if ((AHEAD & 1) != 0) fetch_keys(key_start, first + TEAMS * KEYS, last);
+        if ((AHEAD & 2) == 0) fetch_values(value_start, first, last);
         if (MASKED != 0 || first + KEYS > unmasked) mask_scores(first, end, bias_start);
         weigh();
         turn_weights();
         multiply_values();
         first += TEAMS * KEYS;
-        if ((AHEAD & 2) != 0) fetch_values(value_start, first, end);
+        if ((AHEAD & 2) != 0) fetch_values(value_start, first, last);
     }
 #ifdef SPLIT
         if (attempt > 0 || is_settled()) break;

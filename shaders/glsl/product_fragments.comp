@@ -5,9 +5,6 @@
 // matrix units take them, so it waits for nobody until its sums are added to those of the other teams. An invocation has eight neighbours
 // of the inner dimension of each line of its fragments (matrix_fragments.glsl); weights lie in the order in which it reads them. With SPLIT
 // operands are floats, each of which is the sum of two halves (product_fragments_split.glsl).
-#if defined(SPLIT) || defined(NORMALIZED)
-#define ATTEMPTS
-#endif
 #if !defined(EMULATED) && !defined(BFLOAT)
 #define ROUNDS_HALVES // the devices whose order of fragments is known do
 #endif
@@ -66,7 +63,14 @@ int me = int(gl_LocalInvocationID.x);
 
 const int OUTSIDE = -1 << 28; // the place of a row that doesn't exist
 
-int addresses[LINES];
+// Places in what is read at once: runs of halves lie at even vec4s.
+#if defined(SPLIT) || defined(PLANAR)
+#define IN_LOADS(quads) (quads)
+#else
+#define IN_LOADS(quads) ((quads) >> 1)
+#endif
+
+int addresses[LINES]; // in loads
 ivec2 places[LINES];
 #ifdef SCALED
 int row_scales[LINES];
@@ -107,11 +111,12 @@ void find_rows() {
     [[unroll]] for (int i = 0; i < LINES; ++i) {
         int row = block_row + i * 8 + line_of_lane();
         find_row(row, places[i], addresses[i]);
+        addresses[i] = IN_LOADS(addresses[i]);
 #ifdef SCALED
         row_scales[i] = scales_of(row);
 #endif
 #ifdef SHORTCUT
-        other_addresses[i] = other_address(row);
+        other_addresses[i] = IN_LOADS(other_address(row));
 #endif
     }
 }
@@ -162,8 +167,8 @@ bool is_inside(ivec2 place, Reach reach) {
 #else
 #define FETCHED RUN
 #define NOTHING RUN(0)
-#define FETCHED_AT(place) RUN(QUAD(activations, (place) >> 1))
-#define OTHER_AT(place) RUN(QUAD(residuals, (place) >> 1))
+#define FETCHED_AT(place) RUN(QUAD(activations, place))
+#define OTHER_AT(place) RUN(QUAD(residuals, place))
 #define CUT_TAIL(run, reach)                                                                                                     \
     if (INNER_TAIL != 0 && reach.is_tail) run.zw = uvec2(0);
 const int FACTORS = EIGHTS;
@@ -251,16 +256,16 @@ int first_load; // of the weights of this subgroup
     {                                                                                                                            \
         Reach reach = reach_of(turn);                                                                                            \
         if (reach.is_other) {                                                                                                    \
-            FETCH_EACH(into, reach, OTHER_AT(other_addresses[i] + reach.offset))                                                 \
+            FETCH_EACH(into, reach, OTHER_AT(other_addresses[i] + IN_LOADS(reach.offset)))                                       \
         } else {                                                                                                                 \
-            FETCH_EACH(into, reach, FETCHED_AT(addresses[i] + reach.offset))                                                     \
+            FETCH_EACH(into, reach, FETCHED_AT(addresses[i] + IN_LOADS(reach.offset)))                                           \
         }                                                                                                                        \
     }
 #else
 #define FETCH_VALUES(into, turn)                                                                                                 \
     {                                                                                                                            \
         Reach reach = reach_of(turn);                                                                                            \
-        FETCH_EACH(into, reach, FETCHED_AT(addresses[i] + reach.offset))                                                         \
+        FETCH_EACH(into, reach, FETCHED_AT(addresses[i] + IN_LOADS(reach.offset)))                                               \
     }
 #endif
 #endif
@@ -303,7 +308,7 @@ int first_load; // of the weights of this subgroup
     {                                                                                                                            \
         Reach reach = reach_of(turn);                                                                                            \
         [[unroll]] for (int i = 0; i < LINES; ++i) {                                                                             \
-            if (has_bases && is_inside(places[i], reach)) of[i] = from_base(of[i], base_of(i * 8 + line_of_lane()));             \
+            if (from_bases && is_inside(places[i], reach)) of[i] = from_base(of[i], base_of(i * 8 + line_of_lane()));            \
             if (subgroup() % TEAM_SIZE == 0) both_met[i] += both_of_run(of[i]); /* the others have the same rows */              \
         }                                                                                                                        \
     }
@@ -335,35 +340,32 @@ int first_load; // of the weights of this subgroup
     }
 #endif
 
-#ifdef ATTEMPTS
-// Before the first barrier.
-void begin_attempts() {
-#ifdef SPLIT
-    begin_split();
-#else
-    if (me == 0) is_some_row_far = 0u;
+// Of normalised rows from their bases on, or as they are. Which is known when this is compiled: what is changed on one path alone, drivers copy
+// on the other.
+void sum_products(bool from_bases) {
+    [[unroll]] for (int i = 0; i < HIGH * WIDE; ++i) sums[i] = no_sums();
+#if defined(SPLIT)
+    forget_values();
+#elif defined(NORMALIZED)
+    forget_rows();
 #endif
+    FETCH_VALUES(values, 0)
+    if (DEPTH > 1) FETCH_VALUES(next_values, 1)
+    for (int turn = 0; turn < turns; turn += DEPTH) {
+        TURN(values, factors, turn)
+        if (DEPTH > 1) TURN(next_values, next_factors, turn + 1)
+    }
 }
-
-// Whether sums are what they should be, or can't be better; else there is what another attempt needs. All invocations together.
-bool is_done() {
-#ifdef SPLIT
-    return is_split_settled();
-#else
-    find_statistics();
-    if (!are_bases_missing()) return true;
-    begin_from_bases();
-    return false;
-#endif
-}
-#endif
 
 void main() {
     first = part * TEAMS * turns + subgroup() / TEAM_SIZE;
     first_load = (block_column + subgroup() % TEAM_SIZE * COLUMNS) / VECTORS * (FACTORS / EIGHTS);
     find_rows();
-#ifdef ATTEMPTS
-    begin_attempts();
+    // Before the first barrier.
+#if defined(SPLIT)
+    begin_split();
+#elif defined(NORMALIZED)
+    if (me == 0) is_some_row_far = 0u;
 #endif
     if (AHEAD != 0) FETCH_FIRST_FACTORS
     wait_for_operands();
@@ -386,25 +388,23 @@ void main() {
         READ_ENDS_EARLY
     }
     after_wait = 0;
-#ifdef ATTEMPTS
-    while (true) {
-#endif
-    [[unroll]] for (int i = 0; i < HIGH * WIDE; ++i) sums[i] = no_sums();
 #if defined(SPLIT)
-    forget_values();
-#elif defined(NORMALIZED)
-    forget_rows();
-#endif
-    FETCH_VALUES(values, 0)
-    if (DEPTH > 1) FETCH_VALUES(next_values, 1)
-    for (int turn = 0; turn < turns; turn += DEPTH) {
-        TURN(values, factors, turn)
-        if (DEPTH > 1) TURN(next_values, next_factors, turn + 1)
-    }
-#ifdef ATTEMPTS
-        if (is_done()) break;
+    while (true) {
+        sum_products(false);
+        if (is_split_settled()) break;
         FETCH_FIRST_FACTORS
     }
+#elif defined(NORMALIZED)
+    sum_products(false);
+    find_statistics();
+    if (is_some_row_far != 0u) {
+        begin_from_bases();
+        FETCH_FIRST_FACTORS
+        sum_products(true);
+        find_statistics();
+    }
+#else
+    sum_products(false);
 #endif
     after_wait = waited;
 #ifdef SPLIT

@@ -30,6 +30,9 @@ BLOCKS = [
     MatrixAttentionBlock(1, 3, 2, 32, VALUES_AHEAD),
     MatrixAttentionBlock(4, 1, 1, 32, KEYS_AHEAD | VALUES_AHEAD),
     MatrixAttentionBlock(1, 8, 1, 16, KEYS_AHEAD | VALUES_AHEAD),
+    MatrixAttentionBlock(2, 2, 2, 16),
+    MatrixAttentionBlock(2, 2, 2, 32),
+    MatrixAttentionBlock(1, 4, 2, 32),
 ]
 MOST_EMULATED = 32
 """Keys of a tile, of all rows of fragments."""
@@ -177,12 +180,23 @@ def operands_of(batches: int, queries: int, keys: int, elements: int) -> Attenti
 
 @pytest.mark.parametrize(
     "batches, queries, keys, groups, teams",
-    [(8, 4096, 4096, 4, 1), (8, 1024, 1024, 2, 2), (6, 197, 197, 1, 8), (6, 197, 1000, 1, 8), (12, 17, 20, 1, 2)],
+    [
+        *((8, 4096, 4096, 4, 1), (12, 1214, 1214, 2, 2), (16, 1370, 1370, 1, 4), (8, 1024, 1024, 1, 4)),
+        *((12, 512, 512, 1, 4), (6, 197, 197, 1, 8), (6, 197, 1000, 1, 8), (12, 17, 20, 1, 2)),
+    ],
 )
 def test_few_queries_have_many_teams(batches: int, queries: int, keys: int, groups: int, teams: int) -> None:
     h200 = replace(known_device("nvidia_h200"), driver_id=4)
     assert h200.cores == 132
     block = matrix_block(h200, operands_of(batches, queries, keys, 64), 1.0, is_causal=False)
+    assert block is not None and (block.query_groups, block.teams) == (groups, teams)
+
+
+@pytest.mark.parametrize("batches, queries, groups, teams", [(8, 1024, 4, 2), (32, 512, 8, 1), (8, 300, 1, 8)])
+def test_waves_of_wide_heads_are_full(batches: int, queries: int, groups: int, teams: int) -> None:
+    """The largest block that leaves few cores without work is taken."""
+    h200 = replace(known_device("nvidia_h200"), driver_id=4)
+    block = matrix_block(h200, operands_of(batches, queries, queries, 96), 1.0, is_causal=False)
     assert block is not None and (block.query_groups, block.teams) == (groups, teams)
 
 

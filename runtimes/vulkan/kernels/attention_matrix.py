@@ -3,7 +3,7 @@ each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -45,6 +45,10 @@ _LEAST_SPLIT_KEYS = 64
 """From so many on, it should pay: 6 heads of 64 with 197 keys took 11 us for 16; below 128 nothing was tried."""
 _FILLED = 1.4
 """Workgroups for each core of a device, from which on a block is large enough to be taken."""
+_FULL = 0.85
+"""How full waves of workgroups are at least, of halves, for the largest block."""
+_RESIDENT = 8
+"""Subgroups that have room on a core at the same time: most blocks need nearly all registers of an invocation."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,11 @@ class MatrixAttentionBlock:
         """Workgroups."""
         return operands.batches * -(-operands.query.sizes[-2] // self.queries)
 
+    def fills_waves(self, operands: AttentionOperands, cores: int) -> bool:
+        """Whether few cores have nothing to do while the last workgroups compute."""
+        groups, at_once = self.groups(operands), max(_RESIDENT // self.subgroups, 1) * cores
+        return groups >= _FULL * -(-groups // at_once) * at_once
+
     def iterations(self, keys: int, width: int) -> int:
         """How often an invocation goes round the loops."""
         turns = (2 if self.split else 1) * (-(-keys // (self.keys * self.teams)) + 1)
@@ -119,14 +128,16 @@ class MatrixAttentionBlock:
         )
 
 
-# The largest first. The first that gives every core _FILLED workgroups is taken, else the last; blocks have no more
-# teams than there are tiles. Of 14 that were measured on an H200 with seven sizes, 12 of floats, the best of each, or
-# within 5 % of it. What is read ahead lies in registers, which two rows of fragments and the widest operands need for
-# themselves.
+# The largest first. Of halves the first but the last that fills its waves is taken, or of the last two the first that
+# gives every core _FILLED workgroups, or the last; of floats the first of all that does, or the last. Blocks have no
+# more teams than there are tiles. Measured on an H200: seven for halves with ten sizes, and seven wide ones with three;
+# 12 for floats with seven; what is chosen is within 8 % of the best. What is read ahead lies in registers, which two
+# rows of fragments and the widest operands need for themselves.
 _Blocks = tuple[MatrixAttentionBlock, ...]
 _BLOCKS: _Blocks = (
     MatrixAttentionBlock(4, 1, 2, 32),
-    MatrixAttentionBlock(2, 2, 1, 32, _BOTH_AHEAD),
+    MatrixAttentionBlock(2, 2, 2, 32),
+    MatrixAttentionBlock(1, 4, 2, 32),
     MatrixAttentionBlock(1, 8, 1, 16, _BOTH_AHEAD),
 )
 _WIDE_BLOCKS: _Blocks = (
@@ -160,8 +171,18 @@ def matrix_block(
     if scale <= 0 or operands.query.sizes[-2] < _LEAST_QUERIES or not all(map(_in_runs, operands.inputs[:3])):
         return None
     blocks = [block for block in _blocks(max(head, width), keys, is_emulated, split) if block.fits(device, keys, width)]
-    enough = _FILLED * core_count(device)
-    return next((block for block in blocks if block.groups(operands) >= enough), blocks[-1] if blocks else None)
+    return _chosen(blocks, operands, core_count(device)) if blocks else None
+
+
+def _chosen(blocks: Sequence[MatrixAttentionBlock], operands: AttentionOperands, cores: int) -> MatrixAttentionBlock:
+    """Of those that are possible, the largest first."""
+    smaller = blocks
+    if not blocks[0].split:
+        full = next((block for block in blocks[:-1] if block.fills_waves(operands, cores)), None)
+        if full is not None:
+            return full
+        smaller = blocks[-2:]
+    return next((block for block in smaller if block.groups(operands) >= _FILLED * cores), blocks[-1])
 
 
 def _in_runs(tensor: DeviceTensor) -> bool:
