@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from mobopt.ir import Value
 from mobopt.passes.legalizations.building import (
     joined,
+    size_of,
     slice_of,
     spread,
     with_dimension,
@@ -118,6 +119,25 @@ def average_by_counts(site: Site) -> Value:
         parts = [_average_pool(site, item, window) for item in (_zero_padded(site, x, sides), counted)]
     counts = site.op("aten::add.Scalar", parts[1], _TINY, 1)
     result: Value = site.op("aten::div.Tensor", parts[0], counts)
+    return result
+
+
+@legalizes("average_within_image", level="safe")
+def average_within_image(site: Site) -> Value:
+    """The average of what windows see of the image, which may be far smaller: windows are as large as it is, and only
+    behind larger images zeros are put, divided by that of ones in their places."""
+    window, x = _window(site), site.arg("self")
+    kernel, behind = [], []
+    for axis in range(2):
+        size, step = size_of(site, x, 2 + axis), window.stride[axis] - 1
+        kernel.append(site.op("prim::min.int", size, window.kernel[axis]))
+        rest = site.op("aten::sub.int", size, kernel[axis])
+        behind.append(site.op("prim::min.int", site.op("aten::mul.int", rest, step), step))
+    sides = [0, behind[1], 0, behind[0]]
+    ones = site.op("aten::clamp", x, 1.0, 1.0)
+    padded = [site.op("aten::constant_pad_nd", item, sides, 0.0) for item in (x, ones)]
+    parts = [site.op("aten::avg_pool2d", item, kernel, window.stride, [0, 0], False, True, None) for item in padded]
+    result: Value = site.op("aten::div.Tensor", parts[0], site.op("aten::add.Scalar", parts[1], _TINY, 1))
     return result
 
 

@@ -68,10 +68,19 @@ CALLS: tuple[RowCall, ...] = (
     call(
         "vulkan 1.13",
         "aten::avg_pool2d",
-        "wrong:average_by_counts",
+        "wrong:average_within_image",
         self=tensor(1, 4, 5, 6),
         kernel_size=[96, 96],
         stride=[96, 96],
+        ceil_mode=True,
+    ),
+    call(
+        "vulkan 1.13",
+        "aten::avg_pool2d",
+        "wrong:average_within_image",
+        self=tensor(1, 2, 71, 133),
+        kernel_size=[67, 67],
+        stride=[67, 67],
         ceil_mode=True,
     ),
     call(

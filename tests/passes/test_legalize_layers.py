@@ -162,6 +162,7 @@ POOLS: dict[str, Case] = {
     "max of an image": (nn.MaxPool2d(2), (rand(6, 7, 5),)),
     "max, 1-d": (nn.MaxPool1d(3, 2, 1), (negative(*LINE),)),
     "max, 1-d without batch": (nn.MaxPool1d(2), (negative(6, 11),)),
+    "average of nearly the image": (nn.AvgPool2d(67, ceil_mode=True), (rand(1, 3, 71, 133),)),
     "average, ceil": (nn.AvgPool2d(3, 2, ceil_mode=True), (rand(1, 6, 8, 11),)),
     "average, ceil and padded": (nn.AvgPool2d(3, 2, 1, ceil_mode=True), (rand(3, 6, 8, 11),)),
     "average, ceil, without padding": (nn.AvgPool2d(3, 2, 1, True, count_include_pad=False), (rand(3, 6, 8, 11),)),
@@ -455,3 +456,22 @@ def test_a_batch_is_split_by_samples_or_by_channels() -> None:
         ["slice"] * 3 + ["conv2d"] * 3 + ["slice"] * 4
     )  # two results of 5 channels are divided before they are joined
     assert becomes(call, inputs, "1.13") == ["reshape", *parts, "cat", "reshape"]
+
+
+@pytest.mark.parametrize(
+    "kernel, stride, sizes",
+    [
+        (2560, None, (1, 3, 5, 7)),
+        (101, None, (2, 3, 103, 13)),
+        (101, None, (1, 3, 101, 211)),
+        ((67, 101), (31, 101), (1, 3, 103, 211)),
+        ((67, 101), (31, 97), (1, 3, 41, 11)),
+    ],
+)
+def test_windows_that_images_of_unknown_sizes_may_not_fill(kernel: Any, stride: Any, sizes: tuple[int, ...]) -> None:
+    """Of 2560 x 2560, as transformers' EfficientNet has them, zeros behind the image took 67 GB."""
+    module = nn.AvgPool2d(kernel, stride, ceil_mode=True)
+    program = program_of_call(module, [rand(*sizes)])
+    (run,) = run_passes(program, [Legalize(Target("vulkan", "2.6"), "full", Examples({}))], check=True)
+    assert [note.rewrite for note in run.result.notes][:1] == ["average_within_image"]
+    assert_close(Interpreter(program).run("forward", [rand(*sizes)]), module(rand(*sizes)))

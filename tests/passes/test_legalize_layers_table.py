@@ -186,7 +186,7 @@ CONDITIONS: list[tuple[str, Any, tuple[torch.Tensor, ...], str, str, str]] = [
         (rand(1, 4, 3, 5),),
         "avg_pool2d",
         "2.6",
-        "wrong:average_by_counts",
+        "wrong:average_within_image",
     ),
     (
         "adaptive 6 of 14",
