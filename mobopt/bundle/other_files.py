@@ -7,7 +7,10 @@ from collections.abc import Collection
 from contextlib import suppress
 
 _EXPORT = "load it in Python, script or trace the nn.Module, and save that with torch.jit.save"
-_CONVERTED = "mobopt reads TorchScript: take the PyTorch model that it was made from, and save it with torch.jit.save"
+_CONVERTED = (
+    "mobopt reads TorchScript, torch.export's programs and ONNX: take the model that it was made from, and save it with "
+    "torch.jit.save or torch.export.save"
+)
 _PLAIN_GLOBALS = ("torch ", "torch._utils ", "torch._tensor ", "torch.serialization ", "collections OrderedDict")
 _LONGEST_PICKLE = 1 << 20
 """Of a checkpoint's pickle, so much is looked at."""
@@ -22,6 +25,7 @@ _AT_START: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\x80\x02\x8a\nl\xfc\x9cF\xf9", f"a checkpoint of torch.save in the form of before 1.6; {_EXPORT}"),
     (0, b"\x80", f"a Python pickle; {_EXPORT}"),
     (0, b"version https://git-lfs", "a pointer of Git LFS, not the file itself; get it with git lfs pull"),
+    (0, b"7767517\n", f"a network of ncnn; {_CONVERTED}"),
     (0, b"<", "a page of HTML or XML; the download went wrong"),
     (0, b"\x1f\x8b", "compressed with gzip; unpack it first"),
     (257, b"ustar", f"a tar archive; {_EXPORT}"),
@@ -32,6 +36,8 @@ _AT_START: tuple[tuple[int, bytes, str], ...] = (
 
 def kind_of_bytes(head: bytes) -> str:
     """What a file is that is no zip archive, by its first bytes, and the way out; empty if it is not known."""
+    if head.startswith(b"<") and b"<net " in head:
+        return f"a network of OpenVINO; {_CONVERTED}"
     for offset, magic, kind in _AT_START:
         if head[offset : offset + len(magic)] == magic:
             return kind

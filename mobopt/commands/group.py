@@ -75,6 +75,7 @@ class LazyGroup(click.Group):
             code = super().main(args, prog_name, complete_var, False, **extra)
             sys.stdout.flush()
         except click.ClickException as error:
+            _say_where_output_goes(error)
             error.show()
             code = error.exit_code
         except click.Abort:
@@ -96,6 +97,14 @@ class LazyGroup(click.Group):
             if _ALLOCATOR not in str(error):
                 raise
             raise ErrorMessage(_NO_MEMORY) from None
+
+
+def _say_where_output_goes(error: click.ClickException) -> None:
+    """Many tools take the output as a second argument; these take an option."""
+    if isinstance(error, click.UsageError) and "unexpected extra argument" in error.message and error.ctx is not None:
+        for option in error.ctx.command.params:
+            if option.name == "output":
+                error.message += f"; the output is named by {' or '.join(option.opts)}"
 
 
 def _no_output(error: OSError) -> int:

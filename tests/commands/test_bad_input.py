@@ -114,6 +114,15 @@ def test_convert_of_other_files(invoke: Invoke, files: Path, tmp_path: Path) -> 
         assert not Path("out.ptl").exists()
 
 
+@pytest.mark.parametrize("command", ["convert", "report"])
+def test_an_output_as_a_second_argument(files: Path, command: str) -> None:
+    """As many tools take it."""
+    line = [sys.executable, "-m", "mobopt", command, str(files / "scripted.pt"), "out.ptl"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "unexpected extra argument (out.ptl); the output is named by -o or --output" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "texts"),
     [

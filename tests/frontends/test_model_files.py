@@ -312,6 +312,8 @@ _OTHERS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "safetensors": (lambda path: path.write_bytes(b'\x10\0\0\0\0\0\0\0{"w":{}}      '), "a safetensors file"),
     "onnx": (lambda path: path.write_bytes(b"\x08\x07\x12\x07pytorch\x1a\x032.0"), "an ONNX model"),
     "empty": (_text(""), "is empty"),
+    "ncnn": (_text("7767517\n75 83\nInput data 0 1 data\n"), "a network of ncnn; .*the model that it was made from"),
+    "openvino": (_text('<?xml version="1.0"?>\n<net name="m" version="11">\n</net>'), "a network of OpenVINO"),
     "page": (_text("<!DOCTYPE html>"), "a page of HTML"),
     "lfs": (_text("version https://git-lfs.github.com/spec/v1\n"), "a pointer of Git LFS"),
     "folder": (lambda path: path.mkdir(), "is a folder"),
