@@ -8,8 +8,8 @@ from contextlib import suppress
 
 _EXPORT = "load it in Python, script or trace the nn.Module, and save that with torch.jit.save"
 _CONVERTED = (
-    "mobopt reads TorchScript, torch.export's programs and ONNX: take the model that it was made from, and save it with "
-    "torch.jit.save or torch.export.save"
+    "mobopt reads TorchScript, torch.export's programs and ONNX: take the model that it was made from, and save it "
+    "with torch.jit.save or torch.export.save"
 )
 _PLAIN_GLOBALS = ("torch ", "torch._utils ", "torch._tensor ", "torch.serialization ", "collections OrderedDict")
 _LONGEST_PICKLE = 1 << 20

@@ -75,8 +75,7 @@ class LazyGroup(click.Group):
             code = super().main(args, prog_name, complete_var, False, **extra)
             sys.stdout.flush()
         except click.ClickException as error:
-            _say_where_output_goes(error)
-            error.show()
+            _with_way_out(error).show()
             code = error.exit_code
         except click.Abort:
             click.echo("interrupted", err=True)
@@ -99,12 +98,14 @@ class LazyGroup(click.Group):
             raise ErrorMessage(_NO_MEMORY) from None
 
 
-def _say_where_output_goes(error: click.ClickException) -> None:
+def _with_way_out(error: click.ClickException) -> click.ClickException:
     """Many tools take the output as a second argument; these take an option."""
-    if isinstance(error, click.UsageError) and "unexpected extra argument" in error.message and error.ctx is not None:
-        for option in error.ctx.command.params:
-            if option.name == "output":
-                error.message += f"; the output is named by {' or '.join(option.opts)}"
+    if not isinstance(error, click.UsageError) or "unexpected extra argument" not in error.message or error.ctx is None:
+        return error
+    output = next((option for option in error.ctx.command.params if option.name == "output"), None)
+    if output is None:
+        return error
+    return click.UsageError(f"{error.message}; the output is named by {' or '.join(output.opts)}", error.ctx)
 
 
 def _no_output(error: OSError) -> int:
