@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from mobopt.errors import InputError
-from mobopt.ir import NOWHERE, Block, Node, Program, Value
+from mobopt.ir import NOWHERE, Block, Node, Origin, Program, Value
 from mobopt.ir.nests import copy_nests, leaves_of, map_leaves
 from mobopt.ir.types import DictType, TensorType
 from mobopt.ops.contexts import (
@@ -38,7 +38,7 @@ from mobopt.ops.contexts import (
     VulkanConv2dOpContext,
     XnnpackTransposeConv2dOpContext,
 )
-from mobopt.ops.records import Trait, has_trait
+from mobopt.ops.records import Trait, has_trait, is_refused
 from mobopt.ops.shapes.layouts import row_major
 from mobopt.runtimes.abstract import (
     Memory,
@@ -261,7 +261,9 @@ class Specializer(Evaluator):
         if has_trait(op, Trait.TRANSFER) or (op == "aten::to.prim_Device" and args[2] is None):
             return args[0]
         op, args, bounds = _without_context(op, args)
-        result = self._recorder.operate(op, self.lift(args), node.origin)
+        args = self.lift(args)
+        _check_dtype(op, args, node.origin)
+        result = self._recorder.operate(op, args, node.origin)
         return result if bounds is None else self._recorder.apply("aten::clamp", [result, *bounds], node.origin)
 
     def arguments(self, node: Node, environment: Environment) -> list[Any]:
@@ -371,6 +373,15 @@ def _identity(value: Any) -> Any:
     if isinstance(value, dict):
         return dict, [(key, _identity(item)) for key, item in value.items()]
     return type(value), value
+
+
+def _check_dtype(op: str, args: list[Any], source: Origin) -> None:
+    """Refuse what eager refuses: kernels of the device would give integers, cut off."""
+    dtypes = [arg.meta.dtype for arg in args if isinstance(arg, TracedTensor)]
+    if dtypes and is_refused(op, args, dtypes):
+        place = f" at {source}" if source else ""
+        name = str(dtypes[0]).removeprefix("torch.")
+        raise InputError(f"{op}{place} takes no {name} here, as in eager mode; give the model floats, as by x.float()")
 
 
 def _without_context(op: str, args: list[Any]) -> tuple[str, list[Any], Bounds | None]:

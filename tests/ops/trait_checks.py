@@ -10,13 +10,15 @@ import torch
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.schemas import argument_names
 from mobopt.ops.effects import draws_numbers
-from mobopt.ops.records import Like, OperatorRecord, Trait, record_of
+from mobopt.ops.records import Like, OperatorRecord, Trait, is_refused, record_of
 from mobopt.runtimes.cpu.kernels import kernel
+from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, lowering_of
 
 
 def complaints(op: str, args: list[Any]) -> Iterator[str]:
     """What of an operator's record does not hold for a call."""
     record = record_of(op)
+    yield from _of_kinds(op, args)
     tensors = list(leaves_of(args, torch.Tensor))
     given = [tensor.clone() for tensor in tensors]
     results = _run(op, args)
@@ -143,6 +145,37 @@ def _run(op: str, args: list[Any], seed: int = 0) -> list[torch.Tensor] | None:
 
 def _draws(op: str, args: list[Any]) -> bool:
     return draws_numbers(op, dict(zip(argument_names(op), args, strict=False)))
+
+
+def _of_kinds(op: str, args: list[Any]) -> Iterator[str]:
+    """Of a call that takes floats: whether it takes integers and truth values as well."""
+    tensors = list(leaves_of(args, torch.Tensor))
+    if not tensors or tensors[0].dtype != torch.float32 or not all(tensor.numel() for tensor in tensors):
+        return
+    if _run(op, map_leaves(args, torch.Tensor, torch.clone)) is None:
+        return
+    short = []
+    for dtype in (torch.uint8, torch.int64, torch.bool):
+        others = map_leaves(args, torch.Tensor, lambda x, to=dtype: x.to(to) if x.is_floating_point() else x.clone())
+        dtypes = [tensor.dtype for tensor in leaves_of(others, torch.Tensor)]
+        takes, refuses = _run(op, others) is not None, is_refused(op, args, dtypes)
+        if takes and refuses:
+            yield f"takes {dtype}, which the record refuses"
+        short.append(not takes and not refuses and _is_short_of_a_kernel(op, others))
+    if all(short) and Trait.ALIKE not in record_of(op).traits:  # of integers alone some forms have kernels
+        yield "has no kernel for integers, which mobopt's own would compute, without OF_FLOATS"
+
+
+def _is_short_of_a_kernel(op: str, args: list[Any]) -> bool:
+    """Whether that is what torch says, of an operator that mobopt's own runtime computes."""
+    load_lowerings()
+    if lowering_of(op) is None:
+        return False
+    try:
+        kernel(op)(*args)
+    except Exception as error:
+        return "not implemented for" in str(error)
+    return False
 
 
 def _trains(op: str, args: list[Any]) -> bool:

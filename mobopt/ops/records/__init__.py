@@ -7,14 +7,17 @@ operator that is not written down has a record of its schema, and of torch's own
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import torch
 
 from mobopt.ir.schemas import Schema, known_schema, schemas_of
 from mobopt.ir.types import TENSOR, ListType, OptionalType, Type
 from mobopt.ops.records.creation import CREATION
+from mobopt.ops.records.kinds import KINDS, TAKEN
 from mobopt.ops.records.language import LANGUAGE
 from mobopt.ops.records.layers import LAYERS
 from mobopt.ops.records.moving import MOVING
@@ -31,6 +34,7 @@ __all__ = [
     "functional_schema",
     "has_trait",
     "is_in_place",
+    "is_refused",
     "operators_with",
     "record_of",
 ]
@@ -84,6 +88,10 @@ def record_of(name: str) -> OperatorRecord:
         traits = traits.union(more) if trait in traits else traits
     if schema is None and found is None and name.startswith("prim::"):
         traits = traits | {Trait.TOUCHES_WORLD}
+    names = [name, name.partition(".")[0]]
+    if is_in_place(name):
+        names += [functional_name(item) for item in names]
+    traits = traits | {KINDS[item] for item in names if item in KINDS}
     record = replace(written, name=name, schema=schema, traits=traits)
     return record if schema is None else _with_schema(record, schema)
 
@@ -91,6 +99,26 @@ def record_of(name: str) -> OperatorRecord:
 def has_trait(name: str, trait: Trait) -> bool:
     """Whether an operator, by qualified name, has a trait."""
     return trait in record_of(name).traits
+
+
+def is_refused(name: str, args: Sequence[Any], dtypes: Sequence[torch.dtype]) -> bool:
+    """Whether torch's CPU kernel takes no such numbers for the first tensor of a call.
+
+    Args:
+        name: qualified name.
+        args: in the schema's order.
+        dtypes: of the tensors, the first one first.
+    """
+    record, dtype = record_of(name), dtypes[0]
+    if record.schema is None or dtype.is_floating_point or dtype.is_complex:
+        return False
+    if Trait.ALIKE in record.traits:
+        return any(other.is_floating_point for other in dtypes)
+    kind = next((trait for trait in TAKEN if trait in record.traits), None)
+    if kind is None or dtype in TAKEN[kind]:
+        return False
+    told = (value for item, value in zip(record.schema.arguments, args, strict=False) if item.name == "dtype")
+    return all(value is None for value in told)
 
 
 def operators_with(trait: Trait) -> list[str]:

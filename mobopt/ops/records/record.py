@@ -107,6 +107,14 @@ class Trait(Enum):
     DELICATE = auto()
     """Wants float32: what rounding to half precision takes from its operands, or from its results, may change what the
     model gives by far more than that. Powers, angles, steps, long sums and differences of what is nearly the same."""
+    OF_FLOATS = auto()
+    """Refuses integers and truth values as its first tensor, unless it is told a dtype to compute in."""
+    OF_FLOATS_OR_BYTES = auto()
+    """Refuses integers other than bytes, and truth values."""
+    OF_NUMBERS = auto()
+    """Refuses truth values as its first tensor."""
+    ALIKE = auto()
+    """Refuses integers beside floats, which other operators convert."""
     DIVIDES = auto()
     """Divides by its last tensor: an element that rounding to half precision takes for zero makes infinities."""
     READS_BITS = auto()
