@@ -381,7 +381,9 @@ def _check_dtype(op: str, args: list[Any], source: Origin) -> None:
     if dtypes and is_refused(op, args, dtypes):
         place = f" at {source}" if source else ""
         name = str(dtypes[0]).removeprefix("torch.")
-        raise InputError(f"{op}{place} takes no {name} here, as in eager mode; give the model floats, as by x.float()")
+        raise InputError(
+            f"{op}{place} takes no {name} here, as in eager mode; give the model floats (x.float(), x.npy:float32)"
+        )
 
 
 def _without_context(op: str, args: list[Any]) -> tuple[str, list[Any], Bounds | None]:

@@ -175,6 +175,8 @@ def _way_out(args: Any) -> str:
     """What to do about floats of several dtypes, which a model in halves meets in inputs of float32."""
     dtypes = dict.fromkeys(tensor.dtype for tensor in leaves_of(args, torch.Tensor) if tensor.is_floating_point())
     half = next((str(dtype).removeprefix("torch.") for dtype in dtypes if dtype in _HALVES.values()), None)
+    if torch.float64 in dtypes and len(dtypes) > 1:
+        return "; if an input is in float64, as NumPy makes them, give it in float32 (x.float(), x.npy:float32)"
     if half is None or len(dtypes) == 1:
         return ""
     return (

@@ -41,7 +41,7 @@ def test_integers_for_floats(op: str) -> None:
         x = numbers(sizes, dtype)
         with pytest.raises(Exception):  # noqa: B017 - of several types
             module(x)
-        with pytest.raises(InputError, match=rf"{op}.* takes no {str(dtype)[6:]} here, .*x\.float\(\)"):
+        with pytest.raises(InputError, match=rf"{op}.* takes no {str(dtype)[6:]} here, .*x\.float\(\), x\.npy:float32"):
             ours(x)
     x = numbers(sizes, torch.float32)
     torch.testing.assert_close(ours(x), module(x), rtol=1e-4, atol=1e-5)
@@ -88,3 +88,9 @@ def test_what_eager_converts_is_computed() -> None:
 )
 def test_kinds(op: str, dtype: torch.dtype, refused: bool) -> None:
     assert is_refused(op, [], [dtype]) == refused
+
+
+def test_float64_beside_float32_is_told_of() -> None:
+    ours = optimize_for_mobile(torch.jit.script(nn.Conv2d(3, 5, 3).eval()), backend="vulkan", runtime="mobopt")
+    with pytest.raises(InputError, match=r"in float64, as NumPy makes them, give it in float32 \(x\.float\(\)"):
+        ours(numbers((1, 3, 9, 9), torch.float64))
