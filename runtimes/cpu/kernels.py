@@ -168,15 +168,18 @@ def operator_error(op: str, source: Origin, args: Any, error: Exception) -> Inpu
     """One clear message for an operator that refuses its arguments."""
     place = f" at {source}" if source else ""
     reason = str(error).split("\n", 1)[0].rstrip(".") or type(error).__name__
-    return InputError(f"{op}{place} can't take these arguments: {reason} (arguments: {describe(args)}){_way_out(args)}")
+    return InputError(
+        f"{op}{place} can't take these arguments: {reason} (arguments: {describe(args)}){_way_out(args, reason)}"
+    )
 
 
-def _way_out(args: Any) -> str:
-    """What to do about floats of several dtypes, which a model in halves meets in inputs of float32."""
+def _way_out(args: Any, reason: str) -> str:
+    """What to do about floats of several dtypes, which a model in halves meets in inputs of float32, and one in float32
+    in inputs of float64, also where its weights are packed."""
     dtypes = dict.fromkeys(tensor.dtype for tensor in leaves_of(args, torch.Tensor) if tensor.is_floating_point())
-    half = next((str(dtype).removeprefix("torch.") for dtype in dtypes if dtype in _HALVES.values()), None)
-    if torch.float64 in dtypes and len(dtypes) > 1:
+    if torch.float64 in dtypes and (len(dtypes) > 1 or "(float)" in reason):
         return "; if an input is in float64, as NumPy makes them, give it in float32 (x.float(), x.npy:float32)"
+    half = next((str(dtype).removeprefix("torch.") for dtype in dtypes if dtype in _HALVES.values()), None)
     if half is None or len(dtypes) == 1:
         return ""
     return (
