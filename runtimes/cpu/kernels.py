@@ -18,6 +18,7 @@ from mobopt.ops.l2_normalize import L2_NORMALIZE, l2_normalized
 from mobopt.ops.permitted import is_of_library, refusal
 from mobopt.ops.quantized import DEQUANTIZE, dequantized
 from mobopt.ops.records import Trait, has_trait
+from mobopt.runtimes.cpu.argument_checks import check_attention, check_extreme, check_extreme_along
 from mobopt.runtimes.cpu.packed import PACKED_KERNELS
 from mobopt.runtimes.cpu.packed_quantized import on_qnnpack, quantize_per_tensor
 from mobopt.runtimes.cpu.recurrent_checks import check_lstm, check_packed_lstm
@@ -85,8 +86,16 @@ _OWN: dict[str, Kernel] = {
 }
 
 
-_CHECKED: dict[str, Callable[..., None]] = {"aten::lstm.input": check_lstm, "aten::lstm.data": check_packed_lstm}
-"""What looks at arguments first, where torch's kernel would read beyond them."""
+_CHECKED: dict[str, Callable[..., None]] = {
+    "aten::lstm.input": check_lstm,
+    "aten::lstm.data": check_packed_lstm,
+    "aten::max": check_extreme,
+    "aten::max.dim": check_extreme_along,
+    "aten::min": check_extreme,
+    "aten::min.dim": check_extreme_along,
+    "aten::scaled_dot_product_attention": check_attention,
+}
+"""What looks at arguments first, where torch's kernel would read beyond them, or its meta kernel would take them."""
 
 
 @cache

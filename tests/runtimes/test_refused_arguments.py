@@ -1,4 +1,4 @@
-"""Numbers that eager refuses are refused by mobopt's own runtime, by name: kernels would give integers, cut off."""
+"""What eager refuses is refused by mobopt's own runtime, by name: kernels would give integers, cut off."""
 
 from __future__ import annotations
 
@@ -94,3 +94,30 @@ def test_float64_beside_float32_is_told_of() -> None:
     ours = optimize_for_mobile(torch.jit.script(nn.Conv2d(3, 5, 3).eval()), backend="vulkan", runtime="mobopt")
     with pytest.raises(InputError, match=r"in float64, as NumPy makes them, give it in float32 \(x\.float\(\)"):
         ours(numbers((1, 3, 9, 9), torch.float64))
+
+
+@pytest.mark.parametrize("call", [torch.max, torch.min, lambda x: x.max(1)[0], lambda x: x.min(-1)[1]])
+def test_extremes_of_nothing(call: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    class Net(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return call(x)
+
+    traced = torch.jit.trace(Net(), torch.rand(3, 5))
+    ours = optimize_for_mobile(traced, backend="vulkan", runtime="mobopt")
+    torch.testing.assert_close(ours(torch.ones(7, 2)), traced(torch.ones(7, 2)))
+    with pytest.raises(InputError, match="there is no extreme"):
+        ours(torch.ones(3, 0))
+
+
+def test_as_many_values_as_keys() -> None:
+    """Torch's CPU reads values that aren't there."""
+    q, k, v = torch.rand(1, 2, 5, 4), torch.rand(1, 2, 6, 4), torch.rand(1, 2, 6, 4)
+
+    class Net(nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return functional.scaled_dot_product_attention(q, k, v)
+
+    ours = optimize_for_mobile(torch.jit.trace(Net(), (q, k, v)), backend="vulkan", runtime="mobopt")
+    torch.testing.assert_close(ours(q, k, v), Net()(q, k, v), rtol=1e-4, atol=1e-5)
+    with pytest.raises(InputError, match="there are 6 keys and 5 values"):
+        ours(q, k, v[:, :, :5])
