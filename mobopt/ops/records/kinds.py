@@ -14,8 +14,8 @@ _OF_FLOATS = """
     instance_norm kl_div layer_norm leaky_relu lerp linalg_cholesky linalg_cholesky_ex linalg_det
     linalg_householder_product linalg_inv linalg_inv_ex linalg_lu_factor linalg_lu_factor_ex linalg_lu_solve
     linalg_matrix_exp linalg_matrix_norm linalg_norm linalg_qr linalg_slogdet linalg_solve linalg_solve_ex
-    linalg_solve_triangular linalg_svd linalg_svdvals
-    linalg_vector_norm log_sigmoid log_softmax logaddexp logaddexp2 logcumsumexp logdet max_pool1d mish mse_loss
+    linalg_solve_triangular linalg_svd linalg_svdvals linalg_vector_norm log_sigmoid log_softmax logaddexp logaddexp2
+    logcumsumexp logdet max_pool1d mish mse_loss
     native_batch_norm native_group_norm native_layer_norm nextafter polar prelu rms_norm round.decimals rrelu
     scaled_dot_product_attention selu silu smooth_l1_loss soft_margin_loss softmax softplus softshrink triangular_solve
     upsample_linear1d upsample_trilinear3d

@@ -46,7 +46,7 @@ _LEAST_SPLIT_KEYS = 64
 _FILLED = 1.4
 """Workgroups for each core of a device, from which on a block is large enough to be taken."""
 _FULL = 0.85
-"""How full waves of workgroups are at least, of halves, for the largest block."""
+"""How full waves of workgroups are at least where a larger block of halves is taken for that."""
 _RESIDENT = 8
 """Subgroups that have room on a core at the same time: most blocks need nearly all registers of an invocation."""
 
@@ -130,8 +130,8 @@ class MatrixAttentionBlock:
 
 # The largest first. Of halves the first but the last that fills its waves is taken, or of the last two the first that
 # gives every core _FILLED workgroups, or the last; of floats the first of all that does, or the last. Blocks have no
-# more teams than there are tiles. Measured on an H200: seven for halves with ten sizes, and seven wide ones with three;
-# 12 for floats with seven; what is chosen is within 8 % of the best. What is read ahead lies in registers, which two
+# more teams than there are tiles. Measured on an H200: six for halves with ten sizes, and six wide ones with three; 12
+# for floats with seven; what is chosen is within 9 % of the best. What is read ahead lies in registers, which two
 # rows of fragments and the widest operands need for themselves.
 _Blocks = tuple[MatrixAttentionBlock, ...]
 _BLOCKS: _Blocks = (
