@@ -34,7 +34,7 @@ def instructions(monkeypatch: pytest.MonkeyPatch) -> object:
 
 def test_the_main_loop_has_the_most_products_in_the_fewest_instructions(instructions: object) -> None:
     code = instructions.instructions_of(LISTING)  # type: ignore[attr-defined]
-    kinds = "S2R IMAD HMMA BRA FADD FADD HMMA BRA BRA EXIT".split()
+    kinds = ["S2R", "IMAD", "HMMA", "BRA", "FADD", "FADD", "HMMA", "BRA", "BRA", "EXIT"]
     assert [line.kind for line in code] == kinds
     loops = list(instructions.loops_of(code))  # type: ignore[attr-defined]
     assert [(loop[0].address, loop[-1].address) for loop in loops] == [(0x10, 0x30), (0x40, 0x70)]
