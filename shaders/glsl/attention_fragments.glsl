@@ -1,10 +1,8 @@
 // What an invocation of attention_matrix.comp reads: eight neighbours of a line at a time, which stay as they come until they are multiplied. Four of
 // them are its part of a line of a fragment.
-const int QUERY = 0, KEY = 1, VALUE = 2;
 // Of a line that isn't there its last one is read, whose scores don't count.
 #ifdef SPLIT
 #define FOUR vec4
-const int LOADS = 2; // of eight neighbours
 #define FETCH(into, at, exists, name, form, place)                                                                               \
     into[at] = into[(at) + 1] = vec4(0.0);                                                                                       \
     if (exists) {                                                                                                                \
@@ -19,16 +17,8 @@ const int LOADS = 2; // of eight neighbours
     Halves upper_halves = halved((upper) * SCALING(operand)), lower_halves = halved((lower) * SCALING(operand));                 \
     Side high = made_of(upper_halves.high, lower_halves.high), low = made_of(upper_halves.low, lower_halves.low);
 
-// By what OPERAND has declared.
-#define MULTIPLY(sum, left, low_left)                                                                                            \
-    {                                                                                                                            \
-        sum = multiplied(left, low, sum);                                                                                        \
-        sum = multiplied(low_left, high, sum);                                                                                   \
-        sum = multiplied(left, high, sum);                                                                                       \
-    }
 #else
 #define FOUR uvec2
-const int LOADS = 1;
 #define FETCH(into, at, exists, name, form, place)                                                                               \
     into[at] = into[(at) + 1] = uvec2(0u);                                                                                       \
     if (exists) {                                                                                                                \
@@ -37,22 +27,19 @@ const int LOADS = 1;
         into[(at) + 1] = eight.zw;                                                                                               \
     }
 #define OPERAND(Side, made_of, operand, upper, lower) Side high = made_of(upper, lower);
-#define MULTIPLY(sum, left, low_left) sum = multiplied(left, high, sum);
 #endif
 
-FOUR query_fours[2 * HIGH * FOURS];
-FOUR key_fours[2 * ACROSS * FOURS];
+FOUR query_fours[2 * HIGH * INNER];
+FOUR key_fours[2 * ACROSS * INNER];
 FOUR value_fours[8 * ACROSS * GROUPS]; // of each fragment and group those of four keys
-
-int in_loads(int quads) { return quads >> (2 - LOADS); }
 
 void fetch_queries(int start) {
     [[unroll]] for (int line = 0; line < 2 * HIGH; ++line) {
         int row = min(own_row + 8 * line + line_of_lane(), query_count - 1);
         int place = in_loads(start) + row * in_loads(query.row) + LOADS * run_of_lane();
-        [[unroll]] for (int f = 0; f < FOURS; f += 2) {
+        [[unroll]] for (int f = 0; f < INNER; f += 2) {
             bool exists = 2 * f + 4 <= KEY_RUNS || 2 * f + run_of_lane() < KEY_RUNS;
-            FETCH(query_fours, line * FOURS + f, exists, queries, QUERY_FORM, place + 2 * LOADS * f)
+            FETCH(query_fours, line * INNER + f, exists, queries, QUERY_FORM, place + 2 * LOADS * f)
         }
     }
 }
@@ -61,9 +48,9 @@ void fetch_keys(int start, int first, int last) {
     [[unroll]] for (int line = 0; line < 2 * ACROSS; ++line) {
         int k = min(first + 8 * line + line_of_lane(), last);
         int place = in_loads(start) + k * in_loads(key.row) + LOADS * run_of_lane();
-        [[unroll]] for (int f = 0; f < FOURS; f += 2) {
+        [[unroll]] for (int f = 0; f < INNER; f += 2) {
             bool exists = 2 * f + 4 <= KEY_RUNS || 2 * f + run_of_lane() < KEY_RUNS;
-            FETCH(key_fours, line * FOURS + f, exists, keys, KEY_FORM, place + 2 * LOADS * f)
+            FETCH(key_fours, line * INNER + f, exists, keys, KEY_FORM, place + 2 * LOADS * f)
         }
     }
 }
@@ -106,3 +93,68 @@ uvec2 second_halves(uvec4 pairs) { return uvec2(upper_halves(pairs.x, pairs.y), 
 #define SECOND_UPPER(at) first_halves(uvec4 OF_KEYS(at, y))
 #define SECOND_LOWER(at) second_halves(uvec4 OF_KEYS(at, y))
 #endif
+
+void turn_queries() {
+    [[unroll]] for (int i = 0; i < HIGH; ++i)
+        [[unroll]] for (int f = 0; f < INNER; ++f) {
+            OPERAND(Left, left_of, QUERY, query_fours[2 * i * INNER + f], query_fours[(2 * i + 1) * INNER + f])
+            own_queries[i * INNER + f] = high;
+#ifdef SPLIT
+            low_queries[i * INNER + f] = low;
+#endif
+        }
+}
+
+#define KEYS_OPERAND(turn, j, f) OPERAND(Right, right_of, KEY, key_fours[2 * (j) * INNER + f], key_fours[(2 * (j) + 1) * INNER + f])
+
+// By a fragment of values, the `fragment`-th of group `g`.
+#define MULTIPLY_VALUES(fragment, four, upper, lower)                                                                            \
+    {                                                                                                                            \
+        Sums own[HIGH];                                                                                                          \
+        [[unroll]] for (int i = 0; i < HIGH; ++i) own[i] = SUMS_BEFORE(sums[i * WIDE + 4 * g + fragment]);                       \
+        [[unroll]] for (int k = 0; k < ACROSS; ++k) {                                                                            \
+            OPERAND(Right, right_of, VALUE, upper(8 * (k * GROUPS + g) + four), lower(8 * (k * GROUPS + g) + four))              \
+            [[unroll]] for (int i = 0; i < HIGH; ++i) MULTIPLY(own[i], weights[i * ACROSS + k], low_weights[i * ACROSS + k])     \
+        }                                                                                                                        \
+        [[unroll]] for (int i = 0; i < HIGH; ++i)                                                                                \
+            sums[i * WIDE + 4 * g + fragment] = SUMS_AFTER(sums[i * WIDE + 4 * g + fragment], own[i]);                           \
+    }
+
+void multiply_values(int turn) {
+    [[unroll]] for (int g = 0; g < GROUPS; ++g) {
+        MULTIPLY_VALUES(0, 0, FIRST_UPPER, FIRST_LOWER)
+        MULTIPLY_VALUES(1, 0, SECOND_UPPER, SECOND_LOWER)
+        MULTIPLY_VALUES(2, 1, FIRST_UPPER, FIRST_LOWER)
+        MULTIPLY_VALUES(3, 1, SECOND_UPPER, SECOND_LOWER)
+    }
+}
+
+// What is read when; AHEAD says what is during the tile before.
+void begin(int query_start, int key_start, int value_start, int first, int last) {
+    fetch_queries(query_start);
+    if ((AHEAD & 1) != 0) fetch_keys(key_start, first, last);
+    if ((AHEAD & 2) != 0) fetch_values(value_start, first, last);
+    turn_queries();
+}
+
+void before_keys(int key_start, int value_start, int first, int last) {
+    if ((AHEAD & 1) == 0) fetch_keys(key_start, first, last);
+}
+
+void after_keys(int key_start, int value_start, int first, int last) {
+    if ((AHEAD & 1) != 0) fetch_keys(key_start, first + TEAMS * KEYS, last);
+    if ((AHEAD & 2) == 0) fetch_values(value_start, first, last);
+}
+
+void after_values(int value_start, int first, int last, int turn) {
+    if ((AHEAD & 2) != 0) fetch_values(value_start, first, last);
+}
+
+// By the order of values above an invocation has of each of its rows 16 neighbours of each group of 64: four vec4s. Of a row of fragments, vec4s 0
+// to 3 of a group are of row line_of_lane(), 4 to 7 of the one eight below.
+#define RESULT_PAIR(i, c, e) ELEMENT(sums[(i) * WIDE + (c)], e), ELEMENT(sums[(i) * WIDE + (c)], (e) + 2)
+#define RESULT(i, n)                                                                                                             \
+    vec4(RESULT_PAIR(i, (n) / 8 * 4 + (n) % 2 * 2, (n) % 8 / 4 * 4 + (n) / 2 % 2), RESULT_PAIR(i, (n) / 8 * 4 + (n) % 2 * 2 + 1, (n) % 8 / 4 * 4 + (n) / 2 % 2))
+int row_of_result(int i, int n) { return i * M + line_of_lane() + n % 8 / 4 * 8; }
+int quad_of_result(int n) { return n / 8 * 16 + 4 * run_of_lane() + n % 4; }
+#define IS_LOWER(n) ((n) % 8 >= 4)

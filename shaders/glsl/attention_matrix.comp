@@ -1,9 +1,9 @@
 #version 450
 // As attention.comp, for halves by matrix units, with scores and sums in float32 (T. Dao, FlashAttention-2, 2023). A subgroup has HIGH rows of
-// fragments, each of 16 queries. It reads what it needs straight from memory into the registers in which matrix units take it
-// (matrix_fragments.glsl), and scores become weights, and weights operands, where they lie. TEAMS of subgroups have the same queries and divide
-// the tiles of keys; only at the end do they wait for each other and put together what they have. With SPLIT operands are floats, each of which is
-// the sum of two halves (split.glsl).
+// fragments, each of 16 queries. Scores become weights, and weights operands, in the registers in which they lie (matrix_fragments.glsl). TEAMS of
+// subgroups have the same queries and divide the tiles of keys; at the end they put together what they have. What is multiplied subgroups read
+// straight from memory into registers in which matrix units take it (attention_fragments.glsl), or, with STAGED, from shared memory, where all
+// invocations put it together (attention_staged.glsl). With SPLIT operands are floats, each of which is the sum of two halves (split.glsl).
 // Indices into arrays are variables of unrolled loops, or expressions of them: others put the arrays into local memory (NVIDIA).
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
@@ -22,8 +22,8 @@ layout(constant_id = 9) const int RESULT_FORM = 0;
 layout(constant_id = 10) const int QUERY_FORM = HALVES; // or words, of floats that are split
 layout(constant_id = 11) const int KEY_FORM = HALVES;
 layout(constant_id = 12) const int VALUE_FORM = HALVES;
-layout(constant_id = 13) const int TEAMS = 1;
-layout(constant_id = 14) const int AHEAD = 0; // what is read during the tile before: keys (1), values (2)
+layout(constant_id = 13) const int TEAMS = 1; // with STAGED there is one
+layout(constant_id = 14) const int AHEAD = 0; // what is read during the tile before: keys (1), values (2); with STAGED it always is
 
 WRITES(0, result)
 READS(1, queries)
@@ -40,9 +40,16 @@ const int SUBGROUPS = LOCAL_SIZE / 32;
 const int OWN_ROWS = HIGH * M;
 const int TILE_ROWS = OWN_ROWS * (SUBGROUPS / TEAMS);
 const int KEY_RUNS = HEAD / 8, VALUE_RUNS = WIDTH / 8;
-const int FOURS = 2 * ((HEAD + 31) / 32); // of a line of queries or keys, in an invocation
-const int GROUPS = (WIDTH + 63) / 64;     // of 64 elements of values, which are four fragments
+#ifdef STAGED
+const int INNER = (HEAD + 15) / 16; // fragments of a line of queries or keys
+const int WIDE = (WIDTH + 15) / 16; // of a line of values
+const int RESULTS = 2 * WIDE;       // vec4s that an invocation has of a row of fragments
+#else
+const int INNER = 2 * ((HEAD + 31) / 32);
+const int GROUPS = (WIDTH + 63) / 64; // of 64 elements of values, which are four fragments
 const int WIDE = 4 * GROUPS;
+const int RESULTS = 8 * GROUPS;
+#endif
 const int ACROSS = KEYS / N;
 const float LOWEST = -1e30;
 #define EXPONENT (SCALE * 1.44269504) // of powers of two
@@ -53,7 +60,20 @@ const int SHARED = 4;
 #else
 const int SHARED = 8;
 #endif
+#ifdef STAGED
+#ifdef SPLIT
+const int PARTS = 2; // high and low halves, which lie apart
+#else
+const int PARTS = 1;
+#endif
+const int KEY_PITCH = 2 * INNER + 1, VALUE_PITCH = 2 * WIDE + 1; // runs; the odd one keeps lines apart that are read together
+const int VALUES_AT = PARTS * KEYS * KEY_PITCH;
+const int STAGE = VALUES_AT + PARTS * KEYS * VALUE_PITCH; // a tile is multiplied while the next comes
+const int QUERY_STAGE = TILE_ROWS * KEY_PITCH; // a part after the other
+shared RUN pool[2 * STAGE > QUERY_STAGE ? 2 * STAGE : QUERY_STAGE];
+#else
 shared RUN pool[TEAMS > 1 ? SUBGROUPS * 32 * SHARED : 1];
+#endif
 shared vec2 stats[TEAMS > 1 ? SUBGROUPS * OWN_ROWS : 1];
 
 int me = int(gl_LocalInvocationID.x);
@@ -66,12 +86,11 @@ int me = int(gl_LocalInvocationID.x);
 
 int own_row; // the first query of this subgroup
 int team;
-#include "attention_fragments.glsl"
 
-Left own_queries[HIGH * FOURS];
+Left own_queries[HIGH * INNER];
 Left weights[HIGH * ACROSS];
 #ifdef SPLIT
-Left low_queries[HIGH * FOURS], low_weights[HIGH * ACROSS];
+Left low_queries[HIGH * INNER], low_weights[HIGH * ACROSS];
 #endif
 Sums scores[HIGH * ACROSS];
 Sums sums[HIGH * WIDE];
@@ -83,23 +102,47 @@ int start_of(Operand operand, ivec3 batch) {
     return operand.offset + batch.x * operand.outer + batch.y * operand.middle + batch.z * operand.inner;
 }
 
-void turn_queries() {
-    [[unroll]] for (int i = 0; i < HIGH; ++i)
-        [[unroll]] for (int f = 0; f < FOURS; ++f) {
-            OPERAND(Left, left_of, QUERY, query_fours[2 * i * FOURS + f], query_fours[(2 * i + 1) * FOURS + f])
-            own_queries[i * FOURS + f] = high;
+// By what OPERAND has declared.
 #ifdef SPLIT
-            low_queries[i * FOURS + f] = low;
+#define MULTIPLY(sum, left, low_left)                                                                                            \
+    {                                                                                                                            \
+        sum = multiplied(left, low, sum);                                                                                        \
+        sum = multiplied(low_left, high, sum);                                                                                   \
+        sum = multiplied(left, high, sum);                                                                                       \
+    }
+#else
+#define MULTIPLY(sum, left, low_left) sum = multiplied(left, high, sum);
 #endif
-        }
-}
 
-void multiply_keys() {
+// What a tile of split values gives is summed apart, as units drop bits of what they add to.
+#ifdef SPLIT
+#define SUMS_BEFORE(sum) no_sums()
+#define SUMS_AFTER(sum, own) added(sum, own)
+#else
+#define SUMS_BEFORE(sum) sum
+#define SUMS_AFTER(sum, own) own
+#endif
+
+const int QUERY = 0, KEY = 1, VALUE = 2;
+#ifdef SPLIT
+const int LOADS = 2; // of eight neighbours
+#else
+const int LOADS = 1;
+#endif
+int in_loads(int quads) { return quads >> (2 - LOADS); }
+
+#ifdef STAGED
+#include "attention_staged.glsl"
+#else
+#include "attention_fragments.glsl"
+#endif
+
+void multiply_keys(int turn) {
     [[unroll]] for (int j = 0; j < ACROSS; ++j) {
         [[unroll]] for (int i = 0; i < HIGH; ++i) scores[i * ACROSS + j] = no_sums();
-        [[unroll]] for (int f = 0; f < FOURS; ++f) {
-            OPERAND(Right, right_of, KEY, key_fours[2 * j * FOURS + f], key_fours[(2 * j + 1) * FOURS + f])
-            [[unroll]] for (int i = 0; i < HIGH; ++i) MULTIPLY(scores[i * ACROSS + j], own_queries[i * FOURS + f], low_queries[i * FOURS + f])
+        [[unroll]] for (int f = 0; f < INNER; ++f) {
+            KEYS_OPERAND(turn, j, f)
+            [[unroll]] for (int i = 0; i < HIGH; ++i) MULTIPLY(scores[i * ACROSS + j], own_queries[i * INNER + f], low_queries[i * INNER + f])
         }
 #ifdef SPLIT
         float unscaling = UNSCALING(QUERY) * UNSCALING(KEY);
@@ -172,36 +215,6 @@ void turn_weights() {
     }
 }
 
-// By a fragment of values, the `fragment`-th of group `g`. What a tile of split ones gives is summed apart, as units drop bits of what they
-// add to.
-#ifdef SPLIT
-#define SUMS_BEFORE(sum) no_sums()
-#define SUMS_AFTER(sum, own) added(sum, own)
-#else
-#define SUMS_BEFORE(sum) sum
-#define SUMS_AFTER(sum, own) own
-#endif
-#define MULTIPLY_VALUES(fragment, four, upper, lower)                                                                            \
-    {                                                                                                                            \
-        Sums own[HIGH];                                                                                                          \
-        [[unroll]] for (int i = 0; i < HIGH; ++i) own[i] = SUMS_BEFORE(sums[i * WIDE + 4 * g + fragment]);                       \
-        [[unroll]] for (int k = 0; k < ACROSS; ++k) {                                                                            \
-            OPERAND(Right, right_of, VALUE, upper(8 * (k * GROUPS + g) + four), lower(8 * (k * GROUPS + g) + four))              \
-            [[unroll]] for (int i = 0; i < HIGH; ++i) MULTIPLY(own[i], weights[i * ACROSS + k], low_weights[i * ACROSS + k])     \
-        }                                                                                                                        \
-        [[unroll]] for (int i = 0; i < HIGH; ++i)                                                                                \
-            sums[i * WIDE + 4 * g + fragment] = SUMS_AFTER(sums[i * WIDE + 4 * g + fragment], own[i]);                           \
-    }
-
-void multiply_values() {
-    [[unroll]] for (int g = 0; g < GROUPS; ++g) {
-        MULTIPLY_VALUES(0, 0, FIRST_UPPER, FIRST_LOWER)
-        MULTIPLY_VALUES(1, 0, SECOND_UPPER, SECOND_LOWER)
-        MULTIPLY_VALUES(2, 1, FIRST_UPPER, FIRST_LOWER)
-        MULTIPLY_VALUES(3, 1, SECOND_UPPER, SECOND_LOWER)
-    }
-}
-
 #include "attention_results.glsl"
 #ifdef SPLIT
 #include "attention_plain.glsl"
@@ -240,33 +253,33 @@ void main() {
     int end_of_all = CAUSAL != 0 ? min(key_count, first_row + TILE_ROWS) : key_count;
     int turns = (end_of_all + TEAMS * KEYS - 1) / (TEAMS * KEYS);
     int end = own_row >= query_count ? 0 : CAUSAL != 0 ? min(key_count, own_row + OWN_ROWS) : key_count;
+#ifdef STAGED
+    int last = max(end_of_all, 1) - 1; // of a tile that all invocations read
+#else
     int last = max(end, 1) - 1;
+#endif
     int unmasked = CAUSAL != 0 ? min(end, own_row + 1) : end; // keys that all queries see
 #ifdef SPLIT
     begin_split();
     for (int attempt = 0; attempt < 2; ++attempt) {
 #endif
     int first = team * KEYS;
-    fetch_queries(query_start);
-    if ((AHEAD & 1) != 0) fetch_keys(key_start, first, last);
-    if ((AHEAD & 2) != 0) fetch_values(value_start, first, last);
-    turn_queries();
+    begin(query_start, key_start, value_start, first, last);
     [[unroll]] for (int i = 0; i < HIGH; ++i) {
         top[i] = vec2(LOWEST);
         total[i] = vec2(0.0);
     }
     [[unroll]] for (int i = 0; i < HIGH * WIDE; ++i) sums[i] = no_sums();
     for (int turn = 0; turn < turns; ++turn) {
-        if ((AHEAD & 1) == 0) fetch_keys(key_start, first, last);
-        multiply_keys();
-        if ((AHEAD & 1) != 0) fetch_keys(key_start, first + TEAMS * KEYS, last);
-        if ((AHEAD & 2) == 0) fetch_values(value_start, first, last);
+        before_keys(key_start, value_start, first, last);
+        multiply_keys(turn);
+        after_keys(key_start, value_start, first, last);
         if (MASKED != 0 || first + KEYS > unmasked) mask_scores(first, end, bias_start);
         weigh();
         turn_weights();
-        multiply_values();
+        multiply_values(turn);
         first += TEAMS * KEYS;
-        if ((AHEAD & 2) != 0) fetch_values(value_start, first, last);
+        after_values(value_start, first, last, turn);
     }
 #ifdef SPLIT
         if (attempt > 0 || is_settled()) break;

@@ -1,15 +1,7 @@
-// What becomes of the sums of attention_matrix.comp. By the order of values in fragments (attention_fragments.glsl) an invocation has of each of
-// its rows 16 neighbours of each group of 64: four vec4s. Of a row of fragments, vec4s 0 to 3 of a group are of row line_of_lane(), 4 to 7 of the
-// one eight below.
-#define RESULT_PAIR(i, c, e) ELEMENT(sums[(i) * WIDE + (c)], e), ELEMENT(sums[(i) * WIDE + (c)], (e) + 2)
-#define RESULT(i, g, n)                                                                                                          \
-    vec4(RESULT_PAIR(i, 4 * (g) + (n) % 2 * 2, (n) / 4 * 4 + (n) / 2 % 2), RESULT_PAIR(i, 4 * (g) + (n) % 2 * 2 + 1, (n) / 4 * 4 + (n) / 2 % 2))
-
-int row_of_result(int i, int n) { return i * M + line_of_lane() + n / 4 * 8; }
-
-void store_result(int start, int i, int g, int n, vec4 x) {
-    int row = own_row + row_of_result(i, n), quad = 16 * g + 4 * run_of_lane() + n % 4;
-    if (row < query_count && (WIDTH % 64 == 0 || quad < WIDTH / 4)) STORE_FLOATS4(result, RESULT_FORM, start + row * place.row + quad, x)
+// What becomes of the sums of attention_matrix.comp: vec4s, RESULTS of each row of fragments in an invocation.
+void store_result(int start, int i, int n, vec4 x) {
+    int row = own_row + row_of_result(i, n), quad = quad_of_result(n);
+    if (row < query_count && (4 * quad < WIDTH)) STORE_FLOATS4(result, RESULT_FORM, start + row * place.row + quad, x)
 }
 
 float scale_of(float whole) {
@@ -24,8 +16,7 @@ void store_own(int start) {
     [[unroll]] for (int i = 0; i < HIGH; ++i) {
         vec2 whole = sum_of_lines(total[i]);
         float upper = scale_of(whole.x), lower = scale_of(whole.y);
-        [[unroll]] for (int g = 0; g < GROUPS; ++g)
-            [[unroll]] for (int n = 0; n < 8; ++n) store_result(start, i, g, n, RESULT(i, g, n) * (n < 4 ? upper : lower));
+        [[unroll]] for (int n = 0; n < RESULTS; ++n) store_result(start, i, n, RESULT(i, n) * (IS_LOWER(n) ? lower : upper));
     }
 }
 
@@ -55,12 +46,12 @@ void store_together(int start) {
         }
     }
     [[unroll]] for (int i = 0; i < HIGH; ++i)
-        [[unroll]] for (int g = 0; g < GROUPS; ++g)
-            [[unroll]] for (int part = 0; part < 8; part += SHARED) {
-                if (i + g + part > 0) barrier(); // what came before was read
-                [[unroll]] for (int n = 0; n < SHARED; ++n)
-                    pool[(subgroup() * SHARED + n) * LANES_USED + lane()] = floatBitsToUint(RESULT(i, g, n + part));
-                barrier();
-                for (int n = team; n < SHARED; n += TEAMS) store_result(start, i, g, n + part, joined(row_of_result(i, n + part), n));
-            }
+        [[unroll]] for (int part = 0; part < RESULTS; part += SHARED) {
+            int count = min(SHARED, RESULTS - part);
+            if (i + part > 0) barrier(); // what came before was read
+            [[unroll]] for (int n = 0; n < count; ++n)
+                pool[(subgroup() * SHARED + n) * LANES_USED + lane()] = floatBitsToUint(RESULT(i, n + part));
+            barrier();
+            for (int n = team; n < count; n += TEAMS) store_result(start, i, n + part, joined(row_of_result(i, n + part), n));
+        }
 }

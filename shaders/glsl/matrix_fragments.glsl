@@ -57,6 +57,24 @@ Sums multiplied(Left left, Right right, Sums sums) {
     return sums;
 }
 
+#ifdef STAGED
+float half_at(int line, int column) { return pair_of(pool[line + column / 8][column / 2 % 4])[column % 2]; }
+
+Left load_left(int place, int pitch) {
+    Left left;
+    for (int e = 0; e < OWN_ELEMENTS; ++e) left.own[e] = half_at(place + line_of(e) * pitch, place_of(e));
+    return left;
+}
+
+Right load_right(int place, int pitch) {
+    Right right;
+    for (int e = 0; e < OWN_ELEMENTS; ++e) right.own[e] = half_at(place + place_of(e) * pitch, line_of(e));
+    return right;
+}
+
+Right load_columns(int place, int pitch) { return load_left(place, pitch); }
+#endif
+
 Sums added(Sums sums, Sums others) {
     for (int e = 0; e < OWN_ELEMENTS; ++e) sums.own[e] += others.own[e];
     return sums;

@@ -82,6 +82,13 @@ Right load_right(int place, int pitch) {
     return right;
 }
 
+// Whose columns are lines of the pool.
+Right load_columns(int place, int pitch) {
+    Right right;
+    coopMatLoad(right, pool, place, pitch, gl_CooperativeMatrixLayoutColumnMajor);
+    return right;
+}
+
 Sums multiplied(Left left, Right right, Sums sums) { return coopMatMulAdd(left, right, sums); }
 
 Sums added(Sums sums, Sums others) { return sums + others; }

@@ -30,9 +30,9 @@ BLOCKS = [
     MatrixAttentionBlock(1, 3, 2, 32, VALUES_AHEAD),
     MatrixAttentionBlock(4, 1, 1, 32, KEYS_AHEAD | VALUES_AHEAD),
     MatrixAttentionBlock(1, 8, 1, 16, KEYS_AHEAD | VALUES_AHEAD),
-    MatrixAttentionBlock(2, 2, 2, 16),
-    MatrixAttentionBlock(2, 2, 2, 32),
-    MatrixAttentionBlock(1, 4, 2, 32),
+    MatrixAttentionBlock(2, 1, 1, 32, staged=True),
+    MatrixAttentionBlock(4, 1, 1, 16, staged=True),
+    MatrixAttentionBlock(4, 1, 2, 32, staged=True),
 ]
 MOST_EMULATED = 32
 """Keys of a tile, of all rows of fragments."""
@@ -53,7 +53,7 @@ def force(
 
     def choose(info: Any, operands: AttentionOperands, scale: float, is_causal: bool) -> MatrixAttentionBlock:
         assert (matrix_block(info, operands, scale, is_causal) is not None) == would_be_chosen
-        needed = forced.shared_bytes(operands.value.sizes[-1])
+        needed = forced.shared_bytes(operands.query.sizes[-1], operands.value.sizes[-1])
         if needed > info.limits.max_compute_shared_memory_size:
             pytest.skip("the block needs more shared memory")
         return forced
@@ -179,25 +179,36 @@ def operands_of(batches: int, queries: int, keys: int, elements: int) -> Attenti
 
 
 @pytest.mark.parametrize(
-    "batches, queries, keys, groups, teams",
+    "batches, queries, keys, elements, block",
     [
-        *((8, 4096, 4096, 4, 1), (12, 1214, 1214, 2, 2), (16, 1370, 1370, 1, 4), (8, 1024, 1024, 1, 4)),
-        *((12, 512, 512, 1, 4), (6, 197, 197, 1, 8), (6, 197, 1000, 1, 8), (12, 17, 20, 1, 2)),
+        (8, 4096, 4096, 64, (4, 1, 2)),
+        (8, 4096, 4096, 72, (8, 1, 1)),
+        (16, 1024, 77, 80, (8, 1, 1)),
+        (12, 1024, 1024, 64, (4, 1, 1)),
+        (400, 49, 49, 32, (4, 1, 1)),  # 128 queries at a time would be twice the work
+        (12, 197, 197, 64, (4, 1, 1)),
+        (6, 197, 197, 64, (1, 8, 1)),
+        (6, 197, 1000, 64, (1, 8, 1)),
+        (12, 17, 20, 64, (1, 2, 1)),
     ],
 )
-def test_few_queries_have_many_teams(batches: int, queries: int, keys: int, groups: int, teams: int) -> None:
+def test_what_is_chosen(batches: int, queries: int, keys: int, elements: int, block: tuple[int, int, int]) -> None:
+    """Few queries have teams, many rows of fragments."""
     h200 = replace(known_device("nvidia_h200"), driver_id=4)
     assert h200.cores == 132
-    block = matrix_block(h200, operands_of(batches, queries, keys, 64), 1.0, is_causal=False)
-    assert block is not None and (block.query_groups, block.teams) == (groups, teams)
+    found = matrix_block(h200, operands_of(batches, queries, keys, elements), 1.0, is_causal=False)
+    assert found is not None and (found.query_groups, found.teams, found.high) == block
+    assert found.staged == (found.teams == 1)
 
 
-@pytest.mark.parametrize("batches, queries, groups, teams", [(8, 1024, 4, 2), (32, 512, 8, 1), (8, 300, 1, 8)])
-def test_waves_of_wide_heads_are_full(batches: int, queries: int, groups: int, teams: int) -> None:
-    """The largest block that leaves few cores without work is taken."""
+@pytest.mark.parametrize("elements, keys", [(64, 32), (88, 16), (128, 16)])
+def test_split_tiles_have_room(elements: int, keys: int) -> None:
+    """Of wide floats, high and low halves of 32 keys are more than shared memory holds."""
     h200 = replace(known_device("nvidia_h200"), driver_id=4)
-    block = matrix_block(h200, operands_of(batches, queries, queries, 96), 1.0, is_causal=False)
-    assert block is not None and (block.query_groups, block.teams) == (groups, teams)
+    operands = operands_of(16, 1024, 1024, elements)
+    found = matrix_block(h200, operands, 1.0, is_causal=False, split=True)
+    assert found is not None and (found.query_groups, found.keys, found.staged) == (8, keys, True)
+    assert found.shared_bytes(elements, elements) <= h200.shared_memory_bytes
 
 
 def test_fragments_of_an_unknown_order_are_not_used() -> None:

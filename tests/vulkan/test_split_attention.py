@@ -32,7 +32,7 @@ BLOCKS = [
         (4, 1, 1, 32),
         (1, 7, 1, 16, KEYS_AHEAD | VALUES_AHEAD),
     )
-]
+] + [MatrixAttentionBlock(*sizes, split=True, staged=True) for sizes in ((2, 1, 1, 16), (8, 1, 1, 16), (4, 1, 1, 32))]
 MOST_EMULATED = 16
 """Keys of a tile, of all rows of fragments."""
 each_block = pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def force(monkeypatch: pytest.MonkeyPatch, device: Any, block: MatrixAttentionBl
     def choose(
         info: Any, operands: AttentionOperands, scale: float, is_causal: bool, split: bool = False
     ) -> MatrixAttentionBlock:
-        needed = forced.shared_bytes(operands.value.sizes[-1])
+        needed = forced.shared_bytes(operands.query.sizes[-1], operands.value.sizes[-1])
         if needed > info.limits.max_compute_shared_memory_size:
             pytest.skip("the block needs more shared memory")
         assert split and matrix_block(info, operands, scale, is_causal, split=True) is not None

@@ -3,7 +3,7 @@ each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -30,25 +30,20 @@ SPLIT_ATTENTION = f"{MATRIX_ATTENTION}_split"
 """The same of those for floats."""
 KEYS_AHEAD, VALUES_AHEAD = 1, 2
 """What a subgroup reads while it computes the tile before."""
-_BOTH_AHEAD = KEYS_AHEAD | VALUES_AHEAD
 _RUN = 8
 """Halves that are read at a time."""
 MOST_ELEMENTS = 128
 """Of a query or a value, for whose fragments an invocation has registers."""
 _NARROW = 64
-"""Elements of queries and values, up to which more keys are in a tile."""
+"""Elements of queries and values, up to which a subgroup has registers for two rows of fragments."""
 _EXTREMES = 16
 """Bytes of what ``split.glsl`` has in shared memory besides."""
 _LEAST_QUERIES = 16
 """Of a fragment; fewer leave most of it empty."""
 _LEAST_SPLIT_KEYS = 64
 """From so many on, it should pay: 6 heads of 64 with 197 keys took 11 us for 16; below 128 nothing was tried."""
-_FILLED = 1.4
-"""Workgroups for each core of a device, from which on a block is large enough to be taken."""
-_FULL = 0.85
-"""How full waves of workgroups are at least where a larger block of halves is taken for that."""
-_RESIDENT = 8
-"""Subgroups that have room on a core at the same time: most blocks need nearly all registers of an invocation."""
+_MOST_PADDED = 1.15
+"""How many rows a block computes at most for each of the one with the fewest."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +65,15 @@ class MatrixAttentionBlock:
     """Whether operands are floats, each of which becomes two halves (``split.glsl``)."""
     bfloats: bool = False
     """Whether they are halves of bfloat16."""
+    staged: bool = False
+    """Whether keys and values come by way of shared memory, each tile while the one before is computed."""
 
     @property
     def shader(self) -> str:
         """The variant's name."""
         return (
             f"attention_matrix{'_split' if self.split else '_bfloat' if self.bfloats else ''}"
-            f"{'_emulated' if self.emulated else ''}"
+            f"{'_staged' if self.staged else ''}{'_emulated' if self.emulated else ''}"
         )
 
     @property
@@ -94,22 +91,28 @@ class MatrixAttentionBlock:
         """vec4s of an invocation that teams exchange at a time."""
         return 4 if self.emulated else 8
 
-    def shared_bytes(self, width: int) -> int:
-        """What teams exchange: results in float32, and two numbers of each row. Besides what stands for matrix units,
-        and, of floats, the scores of ordinary arithmetic."""
+    def _staged_bytes(self, head: int, width: int) -> int:
+        """Of two tiles of keys and values, or of all queries, which have the place of both at first."""
+        key, value = (16 * (2 * -(-elements // FRAGMENT) + 1) for elements in (head, width))
+        parts = 2 if self.split else 1
+        return max(2 * parts * self.keys * (key + value), self.queries * key)
+
+    def shared_bytes(self, head: int, width: int) -> int:
+        """What is staged, or what teams exchange: results in float32, and two numbers of each row. Besides what stands
+        for matrix units, and, of floats, the scores of ordinary arithmetic."""
         results = 16 * self._exchanged * SUBGROUP_LANES * self.subgroups + 8 * FRAGMENT * self.high * self.subgroups
         units = EMULATED_FRAGMENT_BYTES * self.subgroups if self.emulated else 0
         plain = 4 * (SUBGROUP_LANES * self.subgroups + width // 4) + _EXTREMES if self.split else 0
-        return (results if self.teams > 1 else 24) + units + plain
+        pool = self._staged_bytes(head, width) + 8 if self.staged else results if self.teams > 1 else 24
+        return pool + units + plain
 
     def groups(self, operands: AttentionOperands) -> int:
         """Workgroups."""
         return operands.batches * -(-operands.query.sizes[-2] // self.queries)
 
-    def fills_waves(self, operands: AttentionOperands, cores: int) -> bool:
-        """Whether few cores have nothing to do while the last workgroups compute."""
-        groups, at_once = self.groups(operands), max(_RESIDENT // self.subgroups, 1) * cores
-        return groups >= _FULL * -(-groups // at_once) * at_once
+    def rows(self, operands: AttentionOperands) -> int:
+        """Queries of all workgroups, also those that aren't there."""
+        return self.groups(operands) * self.queries
 
     def iterations(self, keys: int, width: int) -> int:
         """How often an invocation goes round the loops."""
@@ -117,42 +120,32 @@ class MatrixAttentionBlock:
         exchanges = self.high * -(-width // 64) * 8 // self._exchanged if self.teams > 1 else 0
         return turns + exchanges * -(-self._exchanged // self.teams)
 
-    def fits(self, device: DeviceInfo, keys: int, width: int) -> bool:
+    def fits(self, device: DeviceInfo, keys: int, head: int, width: int) -> bool:
         """Whether the device's limits allow it."""
         limits = device.limits
         invocations = min(limits.max_compute_work_group_invocations, limits.max_compute_work_group_size[0])
         return (
             SUBGROUP_LANES * self.subgroups <= invocations
-            and self.shared_bytes(width) <= device.shared_memory_bytes
+            and self.shared_bytes(head, width) <= device.shared_memory_bytes
             and self.iterations(keys, width) <= USUAL_ITERATIONS
         )
 
 
-# The largest first. Of halves the first but the last that fills its waves is taken, or of the last two the first that
-# gives every core _FILLED workgroups, or the last; of floats the first of all that does, or the last. Blocks have no
-# more teams than there are tiles. Measured on an H200: six for halves with ten sizes, and six wide ones with three; 12
-# for floats with seven; what is chosen is within 9 % of the best. What is read ahead lies in registers, which two
-# rows of fragments and the widest operands need for themselves.
-_Blocks = tuple[MatrixAttentionBlock, ...]
-_BLOCKS: _Blocks = (
-    MatrixAttentionBlock(4, 1, 2, 32),
-    MatrixAttentionBlock(2, 2, 2, 32),
-    MatrixAttentionBlock(1, 4, 2, 32),
-    MatrixAttentionBlock(1, 8, 1, 16, _BOTH_AHEAD),
+# Of few queries: teams divide the keys, so that more cores have something to do.
+_FEW = MatrixAttentionBlock(1, 8, 1, 16, KEYS_AHEAD | VALUES_AHEAD)
+_FEW_SPLIT = MatrixAttentionBlock(1, 8, 1, 16, split=True)
+# Of more, with how many workgroups a core has at least where a block is taken; the first that has them, and room in
+# shared memory. Measured on an H200, ten blocks for halves with 24 sizes, nine for floats with 22: of those of halves
+# what is chosen is within 10 % of the best, of floats within 13 %.
+_STAGED = (
+    (MatrixAttentionBlock(4, 1, 2, 32, staged=True), 1.9),
+    (MatrixAttentionBlock(8, 1, 1, 32, staged=True), 0.9),
+    (MatrixAttentionBlock(4, 1, 1, 32, staged=True), 0.0),
 )
-_WIDE_BLOCKS: _Blocks = (
-    MatrixAttentionBlock(8, 1, 1, 16, _BOTH_AHEAD),
-    MatrixAttentionBlock(4, 2, 1, 16, _BOTH_AHEAD),
-    MatrixAttentionBlock(1, 8, 1, 16, _BOTH_AHEAD),
-)
-_SPLIT_BLOCKS: _Blocks = (
-    MatrixAttentionBlock(4, 1, 2, 16),
-    MatrixAttentionBlock(2, 4, 1, 16, _BOTH_AHEAD),
-    MatrixAttentionBlock(1, 8, 1, 16),
-)
-_WIDE_SPLIT_BLOCKS: _Blocks = (
-    MatrixAttentionBlock(8, 1, 1, 16),
-    MatrixAttentionBlock(1, 8, 1, 16),
+_STAGED_SPLIT = (
+    (MatrixAttentionBlock(8, 1, 1, 32, staged=True, split=True), 0.4),
+    (MatrixAttentionBlock(4, 1, 1, 32, staged=True, split=True), 0.0),
+    (MatrixAttentionBlock(8, 1, 1, 16, staged=True, split=True), 0.0),
 )
 
 
@@ -170,19 +163,26 @@ def matrix_block(
         return None
     if scale <= 0 or operands.query.sizes[-2] < _LEAST_QUERIES or not all(map(_in_runs, operands.inputs[:3])):
         return None
-    blocks = [block for block in _blocks(max(head, width), keys, is_emulated, split) if block.fits(device, keys, width)]
-    return _chosen(blocks, operands, core_count(device)) if blocks else None
+    for block in _blocks(operands, core_count(device), split):
+        block = replace(block, teams=min(block.teams, -(-keys // block.keys)), emulated=is_emulated)
+        if block.fits(device, keys, head, width):
+            return block
+    return None
 
 
-def _chosen(blocks: Sequence[MatrixAttentionBlock], operands: AttentionOperands, cores: int) -> MatrixAttentionBlock:
-    """Of those that are possible, the largest first."""
-    smaller = blocks
-    if not blocks[0].split:
-        full = next((block for block in blocks[:-1] if block.fills_waves(operands, cores)), None)
-        if full is not None:
-            return full
-        smaller = blocks[-2:]
-    return next((block for block in smaller if block.groups(operands) >= _FILLED * cores), blocks[-1])
+def _blocks(operands: AttentionOperands, cores: int, split: bool) -> Iterator[MatrixAttentionBlock]:
+    """Those that suit so many cores, the best first."""
+    few = _FEW_SPLIT if split else _FEW
+    if few.groups(operands) <= cores:
+        yield few
+    elements = max(operands.query.sizes[-1], operands.value.sizes[-1])
+    staged = _STAGED_SPLIT if split else _STAGED
+    fewest = min(block.rows(operands) for block, _ in staged)
+    for block, least in staged:
+        fills = block.groups(operands) >= least * cores and block.rows(operands) <= _MOST_PADDED * fewest
+        if (fills or not least) and (block.high == 1 or elements <= _NARROW):
+            yield block
+    yield few
 
 
 def _in_runs(tensor: DeviceTensor) -> bool:
@@ -190,16 +190,6 @@ def _in_runs(tensor: DeviceTensor) -> bool:
     steps = [stride for size, stride in zip(tensor.sizes[:-1], tensor.strides[:-1], strict=True) if size > 1]
     aligned = all(number % _RUN == 0 for number in (tensor.offset, tensor.sizes[-1], *steps))
     return tensor.storage.elements in (torch.float16, torch.bfloat16, torch.float32) and aligned
-
-
-def _blocks(elements: int, keys: int, emulated: bool, split: bool) -> Iterator[MatrixAttentionBlock]:
-    """Those for queries or values of so many elements, the largest first."""
-    if elements <= _NARROW:
-        blocks = _SPLIT_BLOCKS if split else _BLOCKS
-    else:
-        blocks = _WIDE_SPLIT_BLOCKS if split else _WIDE_BLOCKS
-    for block in blocks:
-        yield replace(block, teams=min(block.teams, -(-keys // block.keys)), emulated=emulated, split=split)
 
 
 @replayable
