@@ -391,6 +391,20 @@ class ScatterPush(PushConstants):
 
 
 @dataclass
+class OrderedScatterPush(PushConstants):
+    """The same with indices that are sorted, side by side."""
+
+    sizes: _Sizes
+    tensor: _Tensors
+    count: int
+    length: int
+    target_step: int
+    source_step: int
+    skipped: int
+    """Elements of each run of equal indices that other dispatches put."""
+
+
+@dataclass
 class SearchPush(PushConstants):
     """The result, where sorted lines begin, and the values that are looked for."""
 
@@ -606,6 +620,7 @@ BLOCKS: dict[str, type[PushConstants]] = {
     "pointwise_push.glsl": PointwisePush,
     "select_along_push.glsl": SelectAlongPush,
     "scatter_push.glsl": ScatterPush,
+    "scatter_ordered_push.glsl": OrderedScatterPush,
     "search_push.glsl": SearchPush,
     "sort_push.glsl": SortPush,
     "reduction_push.glsl": ReductionPush,

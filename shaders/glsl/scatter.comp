@@ -2,7 +2,7 @@
 // target[..., indices[i...], ...] = source[i...], or combined with what is there: an index chooses the place along one dimension of the
 // target. An invocation walks a line of the source in its order, so that equal indices have a defined result: it is that of torch's
 // kernels on the CPU, roundings included. With ATOMIC an invocation has one element, and equal indices are combined by operations whose
-// order makes no difference.
+// order makes no difference. With ORDERED indices are sorted, with the places that they had: an invocation walks a run of equal ones, of one line.
 #extension GL_GOOGLE_include_directive : require
 #include "access.glsl"
 #include "order.glsl"
@@ -14,7 +14,11 @@ layout(constant_id = 4) const int INDEX_FORM = 0;
 layout(constant_id = 5) const int OPERATION = 0;
 layout(constant_id = 6) const int INTEGER = 0;
 layout(constant_id = 7) const int NEGATIVE = 0; // what is refused raises the flag, as what is too large does
+#ifdef ORDERED
+layout(constant_id = 8) const int MOST = 1; // elements of a run that an invocation puts
+#else
 layout(constant_id = 8) const int ATOMIC = 0;
+#endif
 
 #include "negative.glsl"
 #include "put.glsl"
@@ -24,7 +28,12 @@ READS(1, source)
 READS(2, indices)
 RAISES(3)
 
+#ifdef ORDERED
+READS(4, places)
+#include "scatter_ordered_push.glsl"
+#else
 #include "scatter_push.glsl"
+#endif
 
 int combined(int old, int given) {
     if (OPERATION == REPLACE) return given;
@@ -78,12 +87,15 @@ int index_at(int place) {
 Long source_at(int place) { return LOAD_PLACES4(source, SOURCE_FORM, ivec4(place)); }
 #else
 void put(int place, int value) {
-    if (ATOMIC != 0) { // of 32 bits, and an integer
+#ifndef ORDERED
+    if (ATOMIC != 0) { // of 32 bits, and an integer, or all the same
+        if (OPERATION == REPLACE) PUT1(target, TARGET_FORM, place, value)
         if (OPERATION == ADD) atomicAdd(target_shared[place], value);
         if (OPERATION == LARGEST) atomicMax(target_shared[place], value);
         if (OPERATION == SMALLEST) atomicMin(target_shared[place], value);
         return;
     }
+#endif
     int old = OPERATION == REPLACE ? 0 : widened(TARGET_FORM, ivec4(RELOAD_RAW1(target, TARGET_FORM, place))).x;
     int bits = narrowed(TARGET_FORM, ivec4(combined(old, value))).x;
     PUT1(target, TARGET_FORM, place, bits)
@@ -93,11 +105,39 @@ int index_at(int place) { return LOAD1(indices, INDEX_FORM, place); }
 int source_at(int place) { return LOAD1(source, SOURCE_FORM, place); }
 #endif
 
+#ifdef ORDERED
+int key_at(int line, int i) { return WORD(indices, line + i); }
+
+// The i-th of a line's sorted indices, which begins a part of a run, or ends a run of which the last element stays.
+void put_run(int target_start, int source_start, int line, int i) {
+    int count = words[COUNT_WORD], skipped = words[SKIPPED_WORD];
+    int chosen = key_at(line, i), begin = i - skipped;
+    if (OPERATION == REPLACE) {
+        if (i + 1 < count && key_at(line, i + 1) == chosen) return;
+    } else if (key_at(line, begin) != chosen || (begin > 0 && key_at(line, begin - 1) == chosen)) {
+        return;
+    }
+    if (chosen < 0 || chosen >= words[LENGTH_WORD]) {
+        RAISE_FLAG
+        return;
+    }
+    int end = min(i + (OPERATION == REPLACE ? 1 : MOST), count);
+    for (int j = i; j < end && key_at(line, j) == chosen; ++j)
+        put(target_start + chosen * words[TARGET_STEP_WORD], source_at(source_start + WORD(places, line + j) * words[SOURCE_STEP_WORD]));
+}
+#endif
+
 void main() {
     int lines = 1;
     for (int d = 0; d < RANK; ++d) lines *= words[d];
     int rest = invocation_index();
+#ifdef ORDERED
+    int i = words[SKIPPED_WORD] + divide(rest, lines);
+    if (i >= words[COUNT_WORD]) return;
+    rest -= divide(rest, lines) * lines;
+#else
     if (rest >= lines) return;
+#endif
     int offsets[3];
     for (int t = 0; t < 3; ++t) offsets[t] = words[tensor_word(t)];
     for (int d = RANK - 1; d >= 0; --d) {
@@ -106,6 +146,9 @@ void main() {
         for (int t = 0; t < 3; ++t) offsets[t] += place * words[tensor_word(t) + 1 + d];
         rest = quotient;
     }
+#ifdef ORDERED
+    put_run(offsets[0], offsets[1], offsets[2], i);
+#else
     int count = words[COUNT_WORD];
     int length = words[LENGTH_WORD];
     for (int i = 0; i < count; ++i) {
@@ -117,4 +160,5 @@ void main() {
         if (chosen < 0) chosen += length;
         put(offsets[0] + chosen * words[TARGET_STEP_WORD], source_at(offsets[1] + i * words[SOURCE_STEP_WORD]));
     }
+#endif
 }

@@ -6,10 +6,16 @@ from typing import Any
 
 import pytest
 import torch
+from device_infos import known_device
 from harness import check_op
 from sampling import sampled
+from torch import nn
 
+from mobopt.errors import InputError
+from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.runtimes.vulkan.kernels import scatter_kernel
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
+from mobopt.runtimes.vulkan.program import VulkanProgram
 
 load_lowerings()
 pytestmark = pytest.mark.filterwarnings("ignore:index_reduce")
@@ -67,6 +73,19 @@ CALLS: list[tuple[str, tuple[Any, ...]]] = [
 ]
 
 
+@pytest.fixture(params=[False, True], ids=["walked", "sorted"])
+def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As CPUs walk lines, and as GPUs bring equal indices together; whatever the device."""
+    monkeypatch.setattr(scatter_kernel, "_ORDERED", 1)
+    is_ordered = scatter_kernel._is_ordered
+
+    def answered(device: Any, tensors: Any) -> bool:
+        return request.param and is_ordered(known_device("nvidia_h200"), tensors)
+
+    monkeypatch.setattr(scatter_kernel, "_is_ordered", answered)
+
+
+@pytest.mark.usefixtures("road")
 @pytest.mark.parametrize("number", range(len(CALLS)))
 def test_put_at_places(any_device, number):
     op, args = CALLS[number]
@@ -78,6 +97,7 @@ def test_older_names_of_combinations(any_device):
     check_op(any_device, "aten::scatter.value_reduce", X, 0, INDEX, 2.5, reduce="add", relative=EXACT)
 
 
+@pytest.mark.usefixtures("road")
 @pytest.mark.parametrize("dtype", sampled(DTYPES, one_in=2))
 def test_what_is_there_is_combined(any_device, dtype):
     """Element by element in torch's order, and rounded where torch does."""
@@ -92,6 +112,7 @@ def test_what_is_there_is_combined(any_device, dtype):
     check_op(any_device, "aten::index_add", x, 1, ROWS, rows, alpha=2, relative=EXACT)
 
 
+@pytest.mark.usefixtures("road")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.int8])
 @pytest.mark.parametrize("accumulate", [False, True])
 def test_indices_of_several_dimensions(any_device, dtype, accumulate):
@@ -106,3 +127,40 @@ def test_indices_of_several_dimensions(any_device, dtype, accumulate):
     ):
         values = (_randn(*sizes) * 5).to(dtype)
         check_op(any_device, "aten::index_put", x, indices, values, accumulate, relative=EXACT)
+
+
+@pytest.mark.usefixtures("road")
+def test_runs_of_equal_indices(any_device, monkeypatch):
+    """That are divided among dispatches; of lines that share them, and of such that don't."""
+    monkeypatch.setattr(scatter_kernel, "_RUN", 37)
+    rows, own = _places(5, 211), _places(5, 211, 7)
+    source, x = _randn(211, 7), _randn(5, 7)
+    for op, args in (
+        ("index_add", (x, 0, rows, source)),
+        ("scatter_add", (x, 0, rows[:, None].expand(211, 7), source)),
+        ("scatter_add", (x, 0, own, source)),
+        ("scatter_add", (x.T.contiguous(), 1, own.T, source.T)),
+        ("scatter_reduce.two", (x.half(), 0, own, source.half(), "prod")),
+        ("scatter.src", (x, 0, own, source)),
+        ("index_copy", (x.char(), 0, rows, (source * 9).char())),
+    ):
+        check_op(any_device, f"aten::{op}", *args, relative=EXACT)
+
+
+class Adding(nn.Module):
+    """Rows at places that are not known before."""
+
+    def forward(self, x: torch.Tensor, places: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return x.index_add(0, places, rows)
+
+
+@pytest.mark.usefixtures("road")
+@pytest.mark.parametrize("wrong", [-1, 7])
+def test_indices_out_of_range(any_device, wrong):
+    program = VulkanProgram(program_from_script_module(torch.jit.script(Adding())), any_device)
+    rows = _randn(4, 11, 5)
+    assert torch.equal(program(X, ROWS, rows), X.index_add(0, ROWS, rows))
+    places = ROWS.clone()
+    places[2] = wrong
+    with pytest.raises(InputError, match=r"index -?\d is out of bounds"):
+        program(X, places, rows)

@@ -7,15 +7,17 @@ from collections.abc import Sequence
 
 import torch
 
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.copies import strided_copy
-from mobopt.runtimes.vulkan.kernels.geometry import merged
+from mobopt.runtimes.vulkan.kernels.geometry import expanded, merged
 from mobopt.runtimes.vulkan.kernels.kernel_access import element_form, local_size, placed, reading, spread, writing
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
+from mobopt.runtimes.vulkan.kernels.sort_kernel import sorted_lines
 from mobopt.runtimes.vulkan.kernels.views import sliced
 from mobopt.shaders.enumerations import LoadMode, Negative, Put
-from mobopt.shaders.push_constants import ScatterPush
+from mobopt.shaders.push_constants import OrderedScatterPush, ScatterPush
 
 MAX_SCATTER_RANK = 7
 """Dimensions of the tensors; more do not fit into the push constants."""
@@ -24,6 +26,10 @@ _ALONE = 256
 """Elements from which on a line is divided among invocations, where its order makes no difference."""
 _MANY_LINES = 2048
 """Lines that keep a device busy, so that none of them needs to be divided."""
+_ORDERED = 64
+"""Elements from which on GPUs sort the indices of a line: one element after the other takes a microsecond each."""
+_RUN = 8 * USUAL_ITERATIONS
+"""Elements of a run of equal indices that a dispatch puts; runs are seldom as long, and each dispatch looks at all."""
 
 
 @replayable
@@ -38,8 +44,8 @@ def scatter_along(
 ) -> None:
     """``target[..., indices[i...], ...] = source[i...]`` along ``dim``, or combined with what is there.
 
-    Where indices are equal, elements come in the order of the source, as on the CPU. An index out of range raises the
-    flag of the run.
+    Where indices are equal, elements come in the order of the source, as on the CPU: an invocation walks a line, or, on
+    GPUs, a run of equal indices, which are sorted before. An index out of range raises the flag of the run.
 
     Args:
         plan: where the dispatches go.
@@ -54,10 +60,14 @@ def scatter_along(
     lines = math.prod(size for d, size in enumerate(indices.sizes) if d != dim)
     if indices.numel == 0:
         return
-    commutes = put in (Put.ADD, Put.LARGEST, Put.SMALLEST) and not target.is_floating and target.has_words
-    commutes &= not any(tensor.is_long for tensor in (source, indices))  # their shader has no such operations
+    commutes = put in (Put.ADD, Put.LARGEST, Put.SMALLEST) and not target.is_floating
+    commutes |= put == Put.REPLACE and not any(source.strides)  # by one number
+    commutes &= target.has_words and not any(tensor.is_long for tensor in (source, indices))  # of 32 bits
     if commutes and count >= _ALONE and lines < _MANY_LINES:
         _dispatch(plan, target, source, indices, dim, put, negative, atomic=True)
+        return
+    if count >= _ORDERED and negative == Negative.REFUSED and _is_ordered(plan.device, (target, source, indices)):
+        _put_runs(plan, target, source, indices, dim, put)
         return
     for start in range(0, count, USUAL_ITERATIONS):
         length = min(USUAL_ITERATIONS, count - start)
@@ -111,6 +121,48 @@ def _dispatch(
         ScatterPush(nest.sizes, placed(tensors, nest.strides), count, target.sizes[dim], *steps),
         iterations=5 * (nest.rank + 1) + count,
     )
+
+
+def _is_ordered(device: DeviceInfo, tensors: Sequence[DeviceTensor]) -> bool:
+    """Whether equal indices are brought together first. CPUs walk lines as fast."""
+    return device.kind != "cpu" and not any(tensor.is_long for tensor in tensors)
+
+
+def _put_runs(
+    plan: Plan, target: DeviceTensor, source: DeviceTensor, indices: DeviceTensor, dim: int, put: Put
+) -> None:
+    """With indices that are sorted, once for all lines that share them: runs of equal ones are put at the same time."""
+    shared = [d != dim and not stride for d, stride in enumerate(indices.strides)]
+    sizes = [1 if one else size for one, size in zip(shared, indices.sizes, strict=True)]
+    keys, places = (
+        expanded(lines, indices.sizes)
+        for lines in sorted_lines(plan, indices.view(sizes, indices.strides), dim, descending=False)
+    )
+    tensors = (target, source, keys)
+    outer = [d for d in range(indices.rank) if d != dim]
+    nest = merged([indices.sizes[d] for d in outer], [[tensor.strides[d] for d in outer] for tensor in tensors])
+    count, steps = indices.sizes[dim], [tensor.strides[dim] for tensor in (target, source)]
+    most = 1 if put == Put.REPLACE else _RUN
+    for skipped in range(0, 1 if put == Put.REPLACE else count, most):
+        items = math.prod(nest.sizes) * (count - skipped)
+        size = local_size(plan.device, items)
+        plan.dispatch(
+            "scatter_ordered",
+            [
+                writing(target, reads=True),
+                reading(source, LoadMode.SINGLES, False),
+                reading(keys, LoadMode.SINGLES, False),
+                plan.stream.raised_by(),
+                reading(places, LoadMode.SINGLES, False),
+            ],
+            spread(-(-items // size)),
+            [
+                *(size, nest.rank, element_form(target), element_form(source), element_form(keys), int(put)),
+                *(int(not target.is_floating), int(Negative.REFUSED), most),
+            ],
+            OrderedScatterPush(nest.sizes, placed(tensors, nest.strides), count, target.sizes[dim], *steps, skipped),
+            iterations=5 * (nest.rank + 1) + min(most, count - skipped),
+        )
 
 
 def updated_copy(

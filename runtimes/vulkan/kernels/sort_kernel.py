@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 
@@ -25,6 +26,14 @@ def sorted_places(plan: Plan, tensor: DeviceTensor, dim: int, *, descending: boo
     """For each place of the sorted lines along ``dim`` where its element was; equal elements keep their order.
 
     NaN counts as larger than all. The result is int64, in the sizes of the tensor.
+    """
+    return replace(sorted_lines(plan, tensor, dim, descending=descending)[1], dtype=torch.int64)
+
+
+def sorted_lines(plan: Plan, tensor: DeviceTensor, dim: int, *, descending: bool) -> tuple[DeviceTensor, DeviceTensor]:
+    """The keys of the sorted lines along ``dim``, and where they were: integers, those of each line side by side.
+
+    Keys of integers are the integers, if ``descending`` their complements; of 64 bits, if they have them.
     """
     outer = [d for d in range(tensor.rank) if d != dim]
     sizes = [tensor.sizes[d] for d in outer]
@@ -59,7 +68,8 @@ def sorted_places(plan: Plan, tensor: DeviceTensor, dim: int, *, descending: boo
         keys, places = merged_keys, merged_places
         width *= 2
     steps = dict(zip([*outer, dim], contiguous_strides([*sizes, length]), strict=True))
-    return DeviceTensor(places.storage, torch.int64, tensor.sizes, tuple(steps[d] for d in range(tensor.rank)))
+    strides = tuple(steps[d] for d in range(tensor.rank))
+    return keys.view(tensor.sizes, strides), places.view(tensor.sizes, strides)
 
 
 @replayable
