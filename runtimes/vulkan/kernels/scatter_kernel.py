@@ -141,7 +141,7 @@ def _put_runs(
     tensors = (target, source, keys)
     outer = [d for d in range(indices.rank) if d != dim]
     nest = merged([indices.sizes[d] for d in outer], [[tensor.strides[d] for d in outer] for tensor in tensors])
-    count, steps = indices.sizes[dim], [tensor.strides[dim] for tensor in (target, source)]
+    count, ends = indices.sizes[dim], (target.sizes[dim], target.strides[dim], source.strides[dim])
     most = 1 if put == Put.REPLACE else _RUN
     for skipped in range(0, 1 if put == Put.REPLACE else count, most):
         items = math.prod(nest.sizes) * (count - skipped)
@@ -160,7 +160,7 @@ def _put_runs(
                 *(size, nest.rank, element_form(target), element_form(source), element_form(keys), int(put)),
                 *(int(not target.is_floating), int(Negative.REFUSED), most),
             ],
-            OrderedScatterPush(nest.sizes, placed(tensors, nest.strides), count, target.sizes[dim], *steps, skipped),
+            OrderedScatterPush(nest.sizes, placed(tensors, nest.strides), count, *ends, skipped=skipped),
             iterations=5 * (nest.rank + 1) + min(most, count - skipped),
         )
 
