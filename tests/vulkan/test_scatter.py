@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -13,9 +14,12 @@ from torch import nn
 
 from mobopt.errors import InputError
 from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, contiguous_strides
 from mobopt.runtimes.vulkan.kernels import scatter_kernel
+from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
 from mobopt.runtimes.vulkan.program import VulkanProgram
+from mobopt.shaders.enumerations import Put
 
 load_lowerings()
 pytestmark = pytest.mark.filterwarnings("ignore:index_reduce")
@@ -164,3 +168,23 @@ def test_indices_out_of_range(any_device, wrong):
     places[2] = wrong
     with pytest.raises(InputError, match=r"index -?\d is out of bounds"):
         program(X, places, rows)
+
+
+def test_many_lines_of_indices_are_walked(monkeypatch):
+    """Sorting takes longer than walking where many lines have indices of their own, not where they share them."""
+    h200 = known_device("nvidia_h200")
+
+    def shaders_of(indices):
+        plan = Plan(h200)
+        target, source = (
+            DeviceTensor(Storage(4 * math.prod(sizes)), torch.float32, sizes, contiguous_strides(sizes))
+            for sizes in ((100, 600), tuple(indices.shape))
+        )
+        places = DeviceTensor(Storage(4 * indices.numel()), torch.int64, tuple(indices.shape), indices.stride())
+        scatter_kernel.scatter_along(plan, target, source, places, 0, Put.ADD)
+        return {dispatch.shader for dispatch in plan.stream.operations}
+
+    assert "scatter_ordered" in shaders_of(_places(100, 80, 1).expand(80, 600))
+    assert "scatter_ordered" in shaders_of(_places(100, 80, 500))
+    assert shaders_of(_places(100, 80, 600)) == {"scatter"}
+    assert shaders_of(_places(100, 63, 1).expand(63, 600)) == {"scatter"}

@@ -28,6 +28,8 @@ _MANY_LINES = 2048
 """Lines that keep a device busy, so that none of them needs to be divided."""
 _ORDERED = 64
 """Elements from which on GPUs sort the indices of a line: one element after the other takes a microsecond each."""
+_OWN_LINES = 512
+"""Lines of indices from which on GPUs walk them: sorting so many takes longer."""
 _RUN = 8 * USUAL_ITERATIONS
 """Elements of a run of equal indices that a dispatch puts; runs are seldom as long, and each dispatch looks at all."""
 
@@ -66,7 +68,9 @@ def scatter_along(
     if commutes and count >= _ALONE and lines < _MANY_LINES:
         _dispatch(plan, target, source, indices, dim, put, negative, atomic=True)
         return
-    if count >= _ORDERED and negative == Negative.REFUSED and _is_ordered(plan.device, (target, source, indices)):
+    own = math.prod(size for d, size in enumerate(indices.sizes) if d != dim and indices.strides[d])
+    pays = count >= _ORDERED and own < _OWN_LINES
+    if pays and negative == Negative.REFUSED and _is_ordered(plan.device, (target, source, indices)):
         _put_runs(plan, target, source, indices, dim, put)
         return
     for start in range(0, count, USUAL_ITERATIONS):
