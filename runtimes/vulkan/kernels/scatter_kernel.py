@@ -30,7 +30,7 @@ _ORDERED = 64
 """Elements from which on GPUs sort the indices of a line: one element after the other takes a microsecond each."""
 _OWN_LINES = 512
 """Lines of indices from which on GPUs walk them: sorting so many takes longer."""
-_RUN = 8 * USUAL_ITERATIONS
+_RUN = 3 * USUAL_ITERATIONS
 """Elements of a run of equal indices that a dispatch puts; runs are seldom as long, and each dispatch looks at all."""
 
 
