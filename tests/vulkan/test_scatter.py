@@ -53,6 +53,9 @@ CALLS: list[tuple[str, tuple[Any, ...]]] = [
     ("scatter_add", (torch.zeros(50, dtype=torch.int32), 0, MANY, MANY.int())),
     ("scatter_reduce.two", (torch.full((50,), 25, dtype=torch.int32), 0, MANY, MANY.int().flip(0), "amin")),
     ("scatter.src", (torch.zeros(50, dtype=torch.uint8), 0, MANY, MANY.flip(0).byte())),
+    ("scatter.value", (torch.zeros(50, 3), 0, MANY[:700, None].expand(700, 3), 2.5)),  # in any order
+    ("index_fill.int_Scalar", (torch.zeros(3, 70, dtype=torch.int32), 1, MANY[:700] - 50, 7)),
+    ("index_fill.int_Scalar", (torch.zeros(3, 70).half(), 1, MANY[:700] - 50, 7.5)),
     ("index_copy", (X, 0, ROWS, _randn(4, 11, 5))),
     ("index_copy", (X > 0, 0, ROWS, _randn(4, 11, 5) > 0)),
     ("index_copy", (X, -2, ROWS[:2], _randn(5, 2, 7).permute(2, 1, 0))),
