@@ -16,7 +16,6 @@
     MEET(operand, lower)                                                                                                         \
     Halves upper_halves = halved((upper) * SCALING(operand)), lower_halves = halved((lower) * SCALING(operand));                 \
     Side high = made_of(upper_halves.high, lower_halves.high), low = made_of(upper_halves.low, lower_halves.low);
-
 #else
 #define FOUR uvec2
 #define FETCH(into, at, exists, name, form, place)                                                                               \

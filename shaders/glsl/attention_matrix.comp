@@ -102,7 +102,7 @@ int start_of(Operand operand, ivec3 batch) {
     return operand.offset + batch.x * operand.outer + batch.y * operand.middle + batch.z * operand.inner;
 }
 
-// By what OPERAND has declared.
+// By the fragments that OPERAND or LOAD_OPERAND has declared.
 #ifdef SPLIT
 #define MULTIPLY(sum, left, low_left)                                                                                            \
     {                                                                                                                            \

@@ -16,12 +16,13 @@
         pool[place] = RUN(upper.high, lower.high);                                                                               \
         pool[low_place] = RUN(upper.low, lower.low);                                                                             \
     }
-// A part of it.
+// The high or the low halves of it.
 #define PUT_PART(from, at, place, part, operand)                                                                                 \
     {                                                                                                                            \
         SPLIT_RUN(from, at, operand)                                                                                             \
         pool[place] = RUN(upper.part, lower.part);                                                                               \
     }
+// Declares the fragments of high and of low halves, which lie `part` runs behind.
 #define LOAD_OPERAND(Side, load, place, part, pitch) Side high = load(place, pitch), low = load((place) + (part), pitch);
 #else
 #define LOAD RUN
@@ -99,7 +100,7 @@ void after_values(int value_start, int first, int last, int turn) {
 
 // Elements k of line n are in row k and column n of the right side; of values, elements of a line in one row.
 #define KEYS_OPERAND(turn, j, f)                                                                                                 \
-    int at = ((turn) & 1) * STAGE + (j) * N * KEY_PITCH + 2 * (f);                                               \
+    int at = ((turn) & 1) * STAGE + (j) * N * KEY_PITCH + 2 * (f);                                                               \
     LOAD_OPERAND(Right, load_columns, at, KEYS * KEY_PITCH, KEY_PITCH)
 
 void multiply_values(int turn) {

@@ -135,8 +135,8 @@ class MatrixAttentionBlock:
 _FEW = MatrixAttentionBlock(1, 8, 1, 16, KEYS_AHEAD | VALUES_AHEAD)
 _FEW_SPLIT = MatrixAttentionBlock(1, 8, 1, 16, split=True)
 # Of more, with how many workgroups a core has at least where a block is taken; the first that has them, and room in
-# shared memory. Measured on an H200, ten blocks for halves with 24 sizes, nine for floats with 22: of those of halves
-# what is chosen is within 10 % of the best, of floats within 13 %.
+# shared memory. Measured on an H200, up to ten blocks for halves with each of 24 sizes, up to nine for floats with 21:
+# of halves what is chosen is within 10 % of the best, of floats within 13 %.
 _STAGED = (
     (MatrixAttentionBlock(4, 1, 2, 32, staged=True), 1.9),
     (MatrixAttentionBlock(8, 1, 1, 32, staged=True), 0.9),

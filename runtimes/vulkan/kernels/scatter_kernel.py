@@ -27,9 +27,9 @@ _ALONE = 256
 _MANY_LINES = 2048
 """Lines that keep a device busy, so that none of them needs to be divided."""
 _ORDERED = 64
-"""Elements from which on GPUs sort the indices of a line: one element after the other takes a microsecond each."""
+"""Elements of a line from which on its indices are sorted on GPUs: one after the other, each takes an H200 .4 us."""
 _OWN_LINES = 512
-"""Lines of indices from which on GPUs walk them: sorting so many takes longer."""
+"""Lines with indices of their own from which on GPUs walk them: by an estimate, sorting so many takes as long."""
 _RUN = 3 * USUAL_ITERATIONS
 """Elements of a run of equal indices that a dispatch puts; runs are seldom as long, and each dispatch looks at all."""
 
@@ -128,7 +128,7 @@ def _dispatch(
 
 
 def _is_ordered(device: DeviceInfo, tensors: Sequence[DeviceTensor]) -> bool:
-    """Whether equal indices are brought together first. CPUs walk lines as fast."""
+    """Whether equal indices are brought together first. CPUs walk lines faster."""
     return device.kind != "cpu" and not any(tensor.is_long for tensor in tensors)
 
 
