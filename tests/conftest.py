@@ -7,8 +7,9 @@ import logging
 import os
 import random
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -30,6 +31,18 @@ torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 # torch.jit knows builtin functions by their ids, in a table that it makes when something is first scripted: of one that
 # a test has put there for a while, the id would be another object's afterwards.
 torch.jit._builtins._get_builtin_table()
+_register_builtin = torch.jit._builtins._register_builtin
+
+
+def _register_and_keep(builtin: Callable[..., Any], name: str) -> None:
+    """Register an operator, and keep what stands for it: torch lets go of it when the operator gets another overload
+    (`quantized_decomposed::quantize_per_tensor`, on import), but not of its id, so that `torch.jit.script` takes the
+    next object at its address, a list of a module say, for the operator."""
+    torch.jit._builtins._builtin_ops.append((builtin, name))
+    _register_builtin(builtin, name)
+
+
+torch.jit._builtins._register_builtin = _register_and_keep
 
 # Warnings are errors: what torch says once in a process would fail whichever test comes first.
 torch.set_warn_always(True)

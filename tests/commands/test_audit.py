@@ -309,9 +309,7 @@ def test_a_page_that_cannot_be_written(invoke: Invoke, mixed: Path) -> None:
 
 @pytest.fixture(scope="session")
 def custom_operator() -> None:
-    """`audit_test::twice`, for the rest of the process: torch keeps a table of operators by `id()`, so that one that is
-    destroyed makes `torch.jit.script` take the next object at its address for that operator.
-    """
+    """`audit_test::twice`, for the rest of the process."""
     library = torch.library.Library("audit_test", "DEF")
     library.define("twice(Tensor x) -> Tensor")
     library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
