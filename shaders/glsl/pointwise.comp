@@ -4,11 +4,6 @@
 // at ROWS places of the next one.
 #extension GL_GOOGLE_include_directive : require
 #include "access.glsl"
-#ifdef LONG_INTEGERS
-#include "pointwise_long.glsl"
-#else
-#include "pointwise_apply.glsl"
-#endif
 
 layout(constant_id = 1) const int RANK = 1;
 layout(constant_id = 2) const int OPERANDS = 1;
@@ -74,6 +69,11 @@ RAISES(7)
 #endif
 
 #include "pointwise_push.glsl"
+#ifdef LONG_INTEGERS
+#include "pointwise_long.glsl"
+#else
+#include "pointwise_apply.glsl"
+#endif
 
 #ifdef LONG_INTEGERS // two words each
 #define IMMEDIATE(n) Long(ivec4(words[IMMEDIATES_WORD + 2 * n]), ivec4(words[IMMEDIATES_WORD + 2 * n + 1]))

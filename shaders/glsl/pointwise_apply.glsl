@@ -66,8 +66,11 @@ ivec4 mantissa_of(vec4 x) {
     return mantissa_and_exponent(x, exponent);
 }
 
+// An operand of a sum as what no other can be known to be, since a compiler can't tell that no size is negative: it knows that a - a
+// is 0, which it is not of infinities and NaN, and `precise` doesn't keep Mesa 26 from it.
+vec4 unrelated(ivec4 bits) { return intBitsToFloat(bits ^ (words[0] >> 31)); }
+
 #define FLOAT(value) return floatBitsToInt(value)
-// As written: compilers know that a - a is 0, which it is not of infinities and NaN.
 #define EXACT(value) { precise vec4 exact = value; return floatBitsToInt(exact); }
 #define BOOL(value) return ivec4(value)
 
@@ -93,8 +96,8 @@ ivec4 apply(int opcode, ivec4 i, ivec4 j, ivec4 k) {
     case EXPONENT: return exponent_of(a);
     case IS_NAN: BOOL(is_nan(a));
     case IS_INF: BOOL(is_inf(a));
-    case ADD: EXACT(a + b);
-    case SUB: EXACT(a - b);
+    case ADD: EXACT(a + unrelated(j));
+    case SUB: EXACT(a - unrelated(j));
     case MUL: FLOAT(a * b);
     case DIV: FLOAT(quotient(a, b));
     case MAX: FLOAT(or_nan(or_nan(mix(max(a, b), a, equal(a, b)), b), a)); // of two zeros the first
@@ -103,8 +106,8 @@ ivec4 apply(int opcode, ivec4 i, ivec4 j, ivec4 k) {
     case NE: BOOL(notEqual(a, b));
     case LT: BOOL(lessThan(a, b));
     case LE: BOOL(lessThanEqual(a, b));
-    case MULADD: FLOAT(a * b + c);
-    case LERP: EXACT(mix(b - (b - a) * (1.0 - c), a + c * (b - a), lessThan(abs(c), vec4(0.5))));
+    case MULADD: FLOAT(a * b + unrelated(k));
+    case LERP: b = unrelated(j); EXACT(mix(b - (b - a) * (1.0 - c), a + c * (b - a), lessThan(abs(c), vec4(0.5))));
     case RELU: case CLAMP: case PRELU: case HARDSWISH: case HARDSIGMOID: case HARDSHRINK: case SOFTSHRINK: case THRESHOLD:
         FLOAT(piecewise(opcode, a, b, c));
 

@@ -45,7 +45,7 @@ void main() {
     int base = source_offset + n * source_n + channel * source_c;
 
     Lanes value;
-    if (max(max(TAPS_D, TAPS_H), TAPS_W) < 2) {
+    if (TAPS_D < 2 && TAPS_H < 2 && TAPS_W < 2) { // not by max(), which is no constant to whoever leaves branches out
         int place = base + PLACE(TAPS_D, table_d, z) * source_z + PLACE(TAPS_H, table_h, y) * source_y + PLACE(TAPS_W, table_w, x) * source_x;
         value = LOAD_LANES4(data, MODE, place, source_c, last);
     }

@@ -8,14 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from glob import glob
 from pathlib import Path
 from zlib import crc32
 
 import pytest
 
-_DRIVERS = ("/usr/share/vulkan/icd.d/lvp_icd.x86_64.json", "/usr/lib/chromium/vk_swiftshader_icd.json")
+_DRIVERS = ("/usr/share/vulkan/icd.d/lvp_icd*.json", "/usr/lib/chromium/vk_swiftshader_icd.json")
+"""Patterns: until Mesa 25, a processor's name is part of lavapipe's."""
 if not {"VK_DRIVER_FILES", "MOBOPT_DEVICE"} & set(os.environ):
-    os.environ["VK_DRIVER_FILES"] = ":".join(path for path in _DRIVERS if Path(path).exists())
+    os.environ["VK_DRIVER_FILES"] = ":".join(path for pattern in _DRIVERS for path in sorted(glob(pattern)))
 
 from mobopt.errors import DeviceError  # noqa: E402
 from mobopt.runtimes.vulkan.engine import buffers  # noqa: E402

@@ -59,6 +59,13 @@ def test_facts_of_lavapipe(lavapipe):
     assert "Mesa" in info.driver
 
 
+def test_units_count_by_the_shape_of_the_shaders(device):
+    """Lavapipe of Mesa 26 has units of another one."""
+    info = device.info
+    assert ("matrix_units" in info.features) == (matrix_units.SHAPE in info.matrix_shapes)
+    assert ("bfloat16_units" in info.features) == (matrix_units.SHAPE in info.bfloat_shapes)
+
+
 def test_the_structure_that_turns_on_bfloat16(lavapipe):
     """The binding hasn't got it: its type, a pointer, and three truth values, of dot products no."""
     assert not lavapipe.info.bfloat_shapes

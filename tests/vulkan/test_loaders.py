@@ -75,7 +75,8 @@ def test_a_portability_subset_is_opened_as_one(
     monkeypatch.setattr(device_module, "extensions", lambda physical: offered)
     instance = Instance(validation=False)
     with pytest.raises(DeviceError, match="VK_ERROR_EXTENSION_NOT_PRESENT"):
-        Device(replace(device.info, matrix_shapes=(), bfloat_shapes=()), device.physical, instance)
+        features = device.info.features - {"matrix_units", "bfloat16_units"}
+        Device(replace(device.info, features=features), device.physical, instance)
     instance.close()
     assert driver.created[-1] == (0, enabled)
 

@@ -25,6 +25,7 @@ WITH_ITSELF: dict[str, Callable[[Tensor], Tensor]] = {
     "a sum without itself": lambda x: (x + 1.0) - (x + 1.0),
     "a product without itself": lambda x: x * x - x * x,
     "x + -x": lambda x: x + (-x),
+    "addcmul": lambda x: torch.addcmul(-(x * x.sign()), x, x.sign()),
     "mse_loss": lambda x: functional.mse_loss(x, x, reduction="none"),
     "lerp": lambda x: torch.lerp(x, x, 0.25),
     "x / x": lambda x: x / x,

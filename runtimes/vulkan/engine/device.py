@@ -95,9 +95,9 @@ class Device:
         )
         # A device that lacks parts of Vulkan must be opened with the extension that says so.
         enabled = sorted({_PORTABILITY_EXTENSION} & extensions(self.physical))
-        if self.info.matrix_shapes:
+        if "matrix_units" in self.info.features:
             enabled.append(matrix_units.EXTENSION)
-        if self.info.bfloat_shapes:
+        if "bfloat16_units" in self.info.features:
             enabled.append(matrix_units.BFLOAT_EXTENSION)
         info = vk.struct(
             "VkDeviceCreateInfo",
@@ -249,6 +249,8 @@ _instances: dict[bool, Instance] = {}
 _devices: dict[tuple[int, bool], Device] = {}
 _lost_by_fork: list[str] = []
 """GPUs that were open in the process that this one was forked from."""
+_has_forked_drivers = False
+"""Whether that process had loaded drivers."""
 
 
 def list_devices(validation: bool | None = None) -> list[DeviceInfo]:
@@ -316,15 +318,16 @@ def _close_at_exit() -> None:
     """Threads that still compute (daemons) end their call and then wait for the end of the process."""
     DeviceGate.process_is_ending = True
     close_devices(_EXIT_SECONDS)
+    if _has_forked_drivers:
+        skip_exit_handlers()  # here, so that it comes before those of what has been loaded since
 
 
 def _forget_after_fork() -> None:
     """A child process opens devices of its own when it first needs them, where drivers allow it: those of CPUs do."""
-    global _lock
+    global _lock, _has_forked_drivers
     _lock = threading.RLock()
     _lost_by_fork.extend(device.info.name for device in _devices.values() if not device.info.is_cpu)
-    if _instances:
-        skip_exit_handlers()
+    _has_forked_drivers = _has_forked_drivers or bool(_instances)
     for device in _devices.values():
         device.abandon()
     _devices.clear()

@@ -155,7 +155,9 @@ def query_device(instance: vk.Handle, handle: vk.Handle, index: int) -> DeviceIn
     features = _features(handle, found)
     shapes = _matrix_shapes(instance, handle, found, features)
     bfloat_shapes = _bfloat_shapes(instance, handle, features) if shapes else ()
-    units = {name for name, own in (("matrix_units", shapes), ("bfloat16_units", bfloat_shapes)) if own}
+    units = {
+        name for name, own in (("matrix_units", shapes), ("bfloat16_units", bfloat_shapes)) if matrix_units.SHAPE in own
+    }
     return DeviceInfo(
         index=index,
         name=vk.string(core.deviceName),

@@ -18,6 +18,8 @@ _BFLOAT_STRUCTURE_TYPE = _BFLOAT_COMPONENT_TYPE = 1000141000
 
 Shape = tuple[int, int, int]
 """Rows and columns of the sums of a subgroup, and the inner size: M, N and K."""
+SHAPE = (16, 16, 16)
+"""What shaders are written for: a device that has others alone, as lavapipe of Mesa 26 8 x 8 x 8, counts as without."""
 
 
 def has_matrix_units(handle: vk.Handle) -> bool:

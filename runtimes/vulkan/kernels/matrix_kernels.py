@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.engine.matrix_units import SHAPE
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts, MatrixCosts
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
@@ -28,8 +29,8 @@ MATRIX_SHADER = "product_matrix"
 SPLIT_SHADER = f"{MATRIX_SHADER}_split"
 """The same of those for floats."""
 _BFLOAT_SHADER = f"{MATRIX_SHADER}_bfloat"
-FRAGMENT = 16
-"""M, N and K: every device with matrix units for halves that is known has this shape."""
+FRAGMENT = SHAPE[0]
+"""M, N and K."""
 EMULATED_UNITS = "emulated-matrix-units"
 """The switch by which ordinary arithmetic stands for them."""
 SUBGROUP_LANES = 32
@@ -223,13 +224,13 @@ def units_lanes(device: DeviceInfo, costs: DeviceCosts) -> int:
     if EMULATED_UNITS in device.switches:
         return SUBGROUP_LANES
     is_known = costs.matrix is not None and (costs.uses_units or SPLIT_PRODUCTS in device.switches)
-    offered = is_known and (FRAGMENT,) * 3 in device.matrix_shapes and is_built(MATRIX_SHADER)
+    offered = is_known and SHAPE in device.matrix_shapes and is_built(MATRIX_SHADER)
     return device.subgroup_size if offered else 0
 
 
 def offers_bfloats(device: DeviceInfo) -> bool:
     """Whether a device's matrix units, where they are used, multiply bfloat16."""
-    return (FRAGMENT,) * 3 in device.bfloat_shapes and is_built(_BFLOAT_SHADER)
+    return SHAPE in device.bfloat_shapes and is_built(_BFLOAT_SHADER)
 
 
 def multiplies(device: DeviceInfo, elements: torch.dtype) -> bool:
