@@ -66,9 +66,10 @@ ivec4 mantissa_of(vec4 x) {
     return mantissa_and_exponent(x, exponent);
 }
 
-// An operand of a sum as what no other can be known to be, since a compiler can't tell that no size is negative: it knows that a - a
-// is 0, which it is not of infinities and NaN, and `precise` doesn't keep Mesa 26 from it.
-vec4 unrelated(ivec4 bits) { return intBitsToFloat(bits ^ (words[0] >> 31)); }
+// An operand as one that nothing is known of, since a compiler can't tell that no size is negative: it knows that a - a is 0, and so is a
+// times false, which they are not of infinities and NaN, and `precise` doesn't keep Mesa 26 from it.
+ivec4 unknown(ivec4 bits) { return bits ^ (words[0] >> 31); }
+vec4 unrelated(ivec4 bits) { return intBitsToFloat(unknown(bits)); }
 
 #define FLOAT(value) return floatBitsToInt(value)
 #define EXACT(value) { precise vec4 exact = value; return floatBitsToInt(exact); }
@@ -166,7 +167,7 @@ ivec4 apply(int opcode, ivec4 i, ivec4 j, ivec4 k) {
     case Y1: FLOAT(bessel_y(a, 1));
 #endif
 
-    case INT_TO_FLOAT: FLOAT(vec4(i));
+    case INT_TO_FLOAT: FLOAT(vec4(unknown(i)));
     case FLOAT_TO_INT:
     case FLOAT_TO_SMALL: return truncated(a);
     case INT_NEG: return -i;

@@ -32,6 +32,9 @@ WITH_ITSELF: dict[str, Callable[[Tensor], Tensor]] = {
     "x % x": lambda x: x % x,
     "x == x": lambda x: (x == x).float(),
     "0 * x": lambda x: 0 * x,
+    "x * false": lambda x: x * (x != x),
+    "true * x": lambda x: (x == x) * x,
+    "x + y * false": lambda x: torch.addcmul(x, x, (x != x).float()),
 }
 OF_TWO_ZEROS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "maximum": torch.maximum,
@@ -65,7 +68,7 @@ def same(found: Tensor, expected: Tensor) -> None:
 
 @pytest.mark.parametrize("name", WITH_ITSELF)
 def test_operands_that_are_one(name: str, device: Device) -> None:
-    """A compiler may think that the difference is 0."""
+    """A compiler may think that a difference is 0, or anything times false."""
     same(computed(device, WITH_ITSELF[name], EDGES), WITH_ITSELF[name](EDGES))
 
 
