@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 STAMP = VENV / "mobopt-setup.json"
 LOG = VENV / "setup.log"
 TORCH = "torch==2.13.0"
+CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
+"""PyTorch's own index of builds without CUDA."""
 TORCHVISION = "torchvision==0.28"
 OLDEST_PYTHON = (3, 10)
 MOST_TEST_PROCESSES = 8
@@ -254,13 +257,25 @@ def make_environment() -> None:
     step("making .venv", [sys.executable, "-m", "venv", str(VENV)])
 
 
+def without_cuda() -> list[str]:
+    """What has pip take a build of PyTorch without CUDA, which is gigabytes that mobopt has no use for. Nothing where
+    that index doesn't answer, as pip would wait for it, or where PyPI's builds are such ones."""
+    if sys.platform != "linux":
+        return []
+    try:
+        with urllib.request.urlopen(f"{CPU_BUILDS}/torch/", timeout=5):
+            return ["--extra-index-url", CPU_BUILDS]
+    except OSError:
+        return []
+
+
 def install_packages(testing: bool) -> None:
     """Install mobopt, editable, with what it needs; PyTorch first, so that nothing asks for another build of it.
 
     What builds mobopt stays in the environment, so that changed shaders are compiled without installing it again.
     """
     pip = [str(BIN / "python"), "-m", "pip", "install", "--disable-pip-version-check", "-q"]
-    step("installing PyTorch (the first time takes minutes)", [*pip, TORCH])
+    step("installing PyTorch (the first time takes minutes)", [*pip, *without_cuda(), TORCH])
     extra = "[test]" if testing else ""
     step("installing what builds the shaders", [*pip, *build_requirements()])
     step("installing mobopt, building its shaders", [*pip, "--no-build-isolation", "-e", f"{ROOT}{extra}"])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 from types import ModuleType
 
@@ -54,6 +57,7 @@ def steps(cli: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             (cli.BIN / "python").touch()
 
     monkeypatch.setattr(cli, "step", step)
+    monkeypatch.setattr(cli, "without_cuda", lambda: ["--extra-index-url", cli.CPU_BUILDS])
     return done
 
 
@@ -61,7 +65,7 @@ def test_first_run_installs_and_second_does_nothing(cli: ModuleType, steps: list
     cli.set_up(testing=False)
     assert [step[-2:] for step in steps] == [
         ["venv", str(cli.VENV)],
-        ["-q", "torch==2.13.0"],
+        [cli.CPU_BUILDS, "torch==2.13.0"],
         cli.build_requirements()[-2:],
         ["-e", str(cli.ROOT)],
     ]
@@ -71,6 +75,25 @@ def test_first_run_installs_and_second_does_nothing(cli: ModuleType, steps: list
     assert steps == []
     cli.set_up(testing=True)
     assert any(step[-1].endswith("[test]") for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("system", "answers", "asks"), [("linux", True, True), ("linux", False, False), ("win32", True, False)]
+)
+def test_builds_without_cuda(
+    cli: ModuleType, monkeypatch: pytest.MonkeyPatch, system: str, answers: bool, asks: bool
+) -> None:
+    """Asked for where there are others, and only if their index answers."""
+
+    def urlopen(url: str, timeout: float) -> io.BytesIO:
+        assert url.startswith("https://") and timeout <= 10
+        if not answers:
+            raise urllib.error.URLError("no such host")
+        return io.BytesIO()
+
+    monkeypatch.setattr(cli.sys, "platform", system)
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    assert cli.without_cuda() == (["--extra-index-url", cli.CPU_BUILDS] if asks else [])
 
 
 def test_new_shaders_are_built_and_nothing_else(cli: ModuleType, steps: list[list[str]]) -> None:
