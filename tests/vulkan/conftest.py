@@ -15,7 +15,7 @@ from zlib import crc32
 import pytest
 
 _DRIVERS = ("/usr/share/vulkan/icd.d/lvp_icd*.json", "/usr/lib/chromium/vk_swiftshader_icd.json")
-"""Patterns: until Mesa 25, a processor's name is part of lavapipe's."""
+"""Patterns: before Mesa 25, a processor's name is part of lavapipe's."""
 if not {"VK_DRIVER_FILES", "MOBOPT_DEVICE"} & set(os.environ):
     os.environ["VK_DRIVER_FILES"] = ":".join(path for pattern in _DRIVERS for path in sorted(glob(pattern)))
 
