@@ -143,7 +143,7 @@ def _rotate(
         [
             *(size, first.result.sizes[-1] // VECTOR),
             *(*(job.kind for job in jobs), *[0] * missing),
-            *(*forms, *[0] * missing),
+            *(*forms, *[forms[0]] * missing),  # of what stands in for them, as texels have a format
             *(int(element_form(cosines)), int(element_form(sines)), cosines.sizes[-1] // VECTOR),
         ],
         _push_constants(jobs, cosines, sines, places),
