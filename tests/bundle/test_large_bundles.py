@@ -70,12 +70,14 @@ print(json.dumps({"peak": peak.most}))
 """
 
 _READ = """
+before = kibibytes("VmHWM")  # of torch: twice as much with CUDA as without
 peak = Peak(); peak.start()
 program = read_bundle(folder / f"model.{sys.argv[4]}")
 result = Interpreter(program).run("forward", [torch.ones(1)])
 peak.ended = True
 firsts = [float(program.attributes[f"w{i}"].value[1]) for i in range(count)]
-print(json.dumps({"peak": peak.most, "resident": kibibytes("VmHWM"), "firsts": firsts, "result": result.tolist()}))
+resident = kibibytes("VmHWM") - before
+print(json.dumps({"peak": peak.most, "resident": resident, "firsts": firsts, "result": result.tolist()}))
 """
 
 
@@ -106,7 +108,7 @@ def test_weights_are_streamed_and_mapped(tmp_path: Path, form: str, count: int, 
         assert (tmp_path / f"model.{form}").stat().st_size > count * megabytes << 20
         found = run(_READ, tmp_path, count, elements, form)
         assert isinstance(found["peak"], int) and found["peak"] < limit, found
-        assert isinstance(found["resident"], int) and found["resident"] < (300 << 10) + limit, found
+        assert isinstance(found["resident"], int) and found["resident"] < limit, found
         assert found["firsts"] == [i + 1.5 for i in range(count)]
         assert found["result"] == [1.0]
     finally:

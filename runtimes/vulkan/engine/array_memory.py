@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from functools import partial
 
 from mobopt.errors import DeviceError, DeviceLostError
 from mobopt.runtimes.vulkan.engine import vk
@@ -113,7 +112,7 @@ class ArrayPool:
 
     def _returned(self, memory: weakref.ref[ArrayMemory]) -> None:
         """Nobody refers to it any more."""
-        self._device.when_free(partial(self._give_back, memory))
+        self._device.when_free(lambda: self._give_back(memory))  # no name of the module: at the end there are none
 
     def _give_back(self, memory: weakref.ref[ArrayMemory]) -> None:
         self._buffers.give_back(self._lent.pop(memory))
