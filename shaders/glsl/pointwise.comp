@@ -69,15 +69,11 @@ RAISES(7)
 #endif
 
 #include "pointwise_push.glsl"
-#ifdef LONG_INTEGERS
+#ifdef LONG_INTEGERS // immediates have two words each
 #include "pointwise_long.glsl"
-#else
-#include "pointwise_apply.glsl"
-#endif
-
-#ifdef LONG_INTEGERS // two words each
 #define IMMEDIATE(n) Long(ivec4(words[IMMEDIATES_WORD + 2 * n]), ivec4(words[IMMEDIATES_WORD + 2 * n + 1]))
 #else
+#include "pointwise_apply.glsl"
 #define IMMEDIATE(n) ivec4(words[IMMEDIATES_WORD + n])
 #endif
 
