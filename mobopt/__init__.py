@@ -20,7 +20,7 @@ _HOMES = {
     "load": "mobopt.module",
     "load_gguf": "mobopt.frontends.gguf.loading",
     "optimize": "mobopt.integrations.optimized",
-    "is_vulkan_available": "mobopt.runtimes.vulkan.engine.device",
+    "is_vulkan_available": "mobopt.runtimes.vulkan.engine.devices",
     "export_opnames": "mobopt.tools.operator_names",
     "audit": "mobopt.tools.audit",
     "Audit": "mobopt.tools.audit",
@@ -114,7 +114,7 @@ if TYPE_CHECKING:
     from mobopt.optimizer import optimize_for_mobile
     from mobopt.options import MobileOptimizerType
     from mobopt.passes.pipelines import PassPipeline
-    from mobopt.runtimes.vulkan.engine.device import is_vulkan_available
+    from mobopt.runtimes.vulkan.engine.devices import is_vulkan_available
     from mobopt.tools.app_kit.kit import AppKit, app_kit
     from mobopt.tools.audit import Audit, AuditLine, audit
     from mobopt.tools.bisection import bisect

@@ -159,7 +159,7 @@ class MoboptBackend(_Backend):  # type: ignore[misc]
             return False
         if number == "cpu":
             return True
-        from mobopt.runtimes.vulkan.engine.device import list_devices
+        from mobopt.runtimes.vulkan.engine.devices import list_devices
 
         try:
             found = list_devices()

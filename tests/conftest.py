@@ -16,8 +16,9 @@ import pytest
 import torch
 
 from mobopt.errors import DeviceError
-from mobopt.runtimes.vulkan.engine.device import Device, open_device
+from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_cache import device_file
+from mobopt.runtimes.vulkan.engine.devices import open_device
 from mobopt.runtimes.vulkan.kernels import tuned_costs
 
 _LAYER_PLACES = ("/usr/share", "/usr/local/share", "/etc")

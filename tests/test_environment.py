@@ -9,7 +9,7 @@ from mobopt import environment
 from mobopt.commands import main
 from mobopt.environment import VARIABLES, is_on, warn_of_unknown
 from mobopt.errors import DeviceError, InputError
-from mobopt.runtimes.vulkan.engine.device import open_device
+from mobopt.runtimes.vulkan.engine.devices import open_device
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ _SHOWN = ("float16", "int8", "matrix_units", "bfloat16_units", "timestamps")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with limits and features.")
 def devices(as_json: bool) -> None:
     """List Vulkan devices, the best first."""
-    from mobopt.runtimes.vulkan.engine.device import list_devices
+    from mobopt.runtimes.vulkan.engine.devices import list_devices
 
     found = list_devices()
     if not found:

@@ -22,7 +22,8 @@ from mobopt.ops.records import Trait, record_of
 from mobopt.optimizer import optimize
 from mobopt.options import Settings
 from mobopt.runtimes.memories import version_of
-from mobopt.runtimes.vulkan.engine.device import Device, open_device
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.devices import open_device
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
 _LOG = logging.getLogger("mobopt.integrations")

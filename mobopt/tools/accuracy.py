@@ -23,7 +23,8 @@ from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.options import OWN_RUNTIME, Settings
 from mobopt.passes.manager import run_passes
 from mobopt.passes.pipelines import pipeline_for
-from mobopt.runtimes.vulkan.engine.device import Device, open_device
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.devices import open_device
 from mobopt.runtimes.vulkan.program import VulkanProgram
 from mobopt.tools.accuracy_functions import Compute, Domain, Function, functions
 

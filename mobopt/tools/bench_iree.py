@@ -60,7 +60,7 @@ class Iree(Peer):
 
 def _gpu(selector: str | None) -> Any:
     """What mobopt would run on, if that is a GPU; None if Vulkan computes on the CPU, or there is none."""
-    from mobopt.runtimes.vulkan.engine.device import open_device
+    from mobopt.runtimes.vulkan.engine.devices import open_device
 
     try:
         info = open_device(selector).info

@@ -171,7 +171,7 @@ class DeviceRunner(Runner):
         Raises:
             DeviceError: there is no such device.
         """
-        from mobopt.runtimes.vulkan.engine.device import open_device
+        from mobopt.runtimes.vulkan.engine.devices import open_device
 
         self.device = open_device(None if side.device == VULKAN else side.device)
         self.where = f"{self.device.info}{f', {side.precision.precision}' if side.precision.is_half else ''}"

@@ -111,7 +111,7 @@ def report(
     """
     started = time.perf_counter()
     if device not in (None, BEST_DEVICE):
-        from mobopt.runtimes.vulkan.engine.device import open_device
+        from mobopt.runtimes.vulkan.engine.devices import open_device
 
         open_device(device)
     show("reading")

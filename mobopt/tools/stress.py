@@ -178,7 +178,7 @@ def stress(
         InputError: an argument can't be used, or no inputs are known.
         DeviceError: there is no such device.
     """
-    from mobopt.runtimes.vulkan.engine.device import open_device
+    from mobopt.runtimes.vulkan.engine.devices import open_device
     from mobopt.runtimes.vulkan.engine.quirks import SWITCHES, quirks_of
 
     if replays < 2:

@@ -10,8 +10,8 @@ from typing import Any
 
 from mobopt.errors import UnsupportedError
 from mobopt.runtimes.vulkan.device_roofs import DeviceRoofs, roofs_of
-from mobopt.runtimes.vulkan.engine.device import open_device
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.engine.devices import open_device
 from mobopt.runtimes.vulkan.engine.kept_clock import KeptClock
 from mobopt.runtimes.vulkan.tuning.kept import TunedCosts as TunedCosts
 from mobopt.runtimes.vulkan.tuning.kept import UnitsUse as UnitsUse

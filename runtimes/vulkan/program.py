@@ -33,7 +33,8 @@ from mobopt.runtimes.vulkan.compile.build import Fallback
 from mobopt.runtimes.vulkan.compile.host_function import UnforeseenResultError
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
-from mobopt.runtimes.vulkan.engine.device import Device, open_device
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.devices import open_again, open_device
 from mobopt.runtimes.vulkan.engine.executable import MAX_LANES
 from mobopt.runtimes.vulkan.engine.kept_clock import KeptClock
 from mobopt.runtimes.vulkan.engine.lane import RefusedError, TensorOrArray
@@ -412,7 +413,7 @@ class VulkanProgram:
             self._was_lost = True
         self._forget_plans()
         name, is_state_lost = self.device.info.name, self.device.is_lost and self._state_arrays.lose()
-        self.device = self.device.open_again()
+        self.device = open_again(self.device)
         self._state_arrays = StateArrays(self.device)
         if is_state_lost:
             raise DeviceLostError(

@@ -1,7 +1,7 @@
 // Fragments that invocations fill from registers, where matrix_units.glsl has them from shared memory. The order of elements is that of
-// H100 and H200 (`knows_fragments` in kernels/matrix_kernels.py asks). Element e of an invocation is in line lane / 4 + e / 4 * 8 (a row of the left side and of sums, a
-// column of the right side), at place 2 * (lane % 4) + e % 2 + e / 2 % 2 * 8 of it, so four invocations share a line. Eight neighbours of the inner
-// dimension that an invocation reads at once are its part of two fragments: which neighbour a fragment takes for its first
+// NVIDIA's units of 16 x 8 x 16; whether a device has it is tried (engine/fragment_order.py). Element e of an invocation is in line
+// lane / 4 + e / 4 * 8 (a row of the left side and of sums, a column of the right side), at place 2 * (lane % 4) + e % 2 + e / 2 % 2 * 8 of it, so
+// four invocations share a line. Eight neighbours of the inner dimension that an invocation reads at once are its part of two fragments: which neighbour a fragment takes for its first
 // doesn't matter as long as both sides agree, as it is summed over. Likewise a fragment of sums is one of the left side as it lies.
 const int LANES_USED = 32;
 const int OWN_ELEMENTS = 8;

@@ -16,7 +16,8 @@ from torch import nn
 
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
-from mobopt.runtimes.vulkan.engine.device import Device, open_device
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.devices import open_device
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
 Contestant = Callable[[], object]

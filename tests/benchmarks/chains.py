@@ -20,7 +20,8 @@ from table_nets import built
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.options import PrecisionChoice
 from mobopt.passes.manager import run_passes
-from mobopt.runtimes.vulkan.engine.device import Device, open_device
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.devices import open_device
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
 MODELS = ["mobilenet_v2", "resnet18", "resnet50", "efficientnet_b0", "unet_bilinear", "encoder_6x384", "vit_small"]

@@ -19,7 +19,8 @@ from torch.nn import functional
 
 from mobopt import optimize_for_mobile
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
-from mobopt.runtimes.vulkan.engine.device import Device, open_device
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.devices import open_device
 
 ROUNDS, HEAD, VOCABULARY = 9, 64, 50_257
 Burst = Callable[[int], None]

@@ -28,7 +28,8 @@ from table_nets import NAMES, built
 
 from mobopt import optimize_for_mobile
 from mobopt.options import PrecisionChoice
-from mobopt.runtimes.vulkan.engine.device import Device, open_device
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.devices import open_device
 from mobopt.runtimes.vulkan.engine.pipelines import PipelineKey, PipelineStore
 from mobopt.runtimes.vulkan.program import VulkanProgram
 

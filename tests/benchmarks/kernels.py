@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from mobopt.ir import Node, Value
-from mobopt.runtimes.vulkan.engine.device import Device, open_device
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.devices import open_device
 from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind, default_strides
 from mobopt.runtimes.vulkan.kernels.plan import Plan

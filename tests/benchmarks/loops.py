@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from mobopt.frontends.torchscript import program_from_script_module
-from mobopt.runtimes.vulkan.engine.device import open_device
+from mobopt.runtimes.vulkan.engine.devices import open_device
 from mobopt.runtimes.vulkan.program import VulkanProgram
 from mobopt.runtimes.vulkan.segment_builder import SegmentBuilder
 

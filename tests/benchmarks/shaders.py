@@ -24,7 +24,8 @@ from mobopt import shaders
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.options import PrecisionChoice
 from mobopt.passes.manager import run_passes
-from mobopt.runtimes.vulkan.engine import device as devices
+from mobopt.runtimes.vulkan.engine import devices
+from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
 MODELS = ["mobilenet_v2", "resnet50", "encoder_6x384", "vit_small"]
@@ -51,10 +52,10 @@ def measure(name: str, precision: str, sets: dict[str, Path], args: argparse.Nam
     return same
 
 
-_OPENED: dict[str, devices.Device] = {}
+_OPENED: dict[str, Device] = {}
 
 
-def opened(key: str, selector: str | None) -> devices.Device:
+def opened(key: str, selector: str | None) -> Device:
     """The device of a set of shaders, whose pipelines are its own."""
     if key not in _OPENED:
         devices._devices.clear()  # or the one of another set would be given back

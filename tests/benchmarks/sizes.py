@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from mobopt.optimizer import optimize_for_mobile
-from mobopt.runtimes.vulkan.engine.device import Device, open_device
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.devices import open_device
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
 TRIALS = 24

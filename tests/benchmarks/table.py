@@ -28,7 +28,8 @@ from table_nets import built
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.options import PRECISIONS, PrecisionChoice
 from mobopt.passes.manager import run_passes
-from mobopt.runtimes.vulkan.engine.device import Device, open_device
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.devices import open_device
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import NO_SPLIT_PRODUCTS, splits
 from mobopt.runtimes.vulkan.program import VulkanProgram
 

@@ -16,7 +16,8 @@ import pytest
 import torch
 from command_harness import DEVICE, Invoke, assert_empty, assert_refused, rewrite, run_mobopt
 
-from mobopt.runtimes.vulkan.engine.device import Device, open_device
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.devices import open_device
 
 READERS = (("inspect",), ("opnames",), ("run", "--random", "1,3,5,5", "--device", "cpu"))
 

@@ -20,7 +20,7 @@ from opinfo_judging import Outcome, Verdict
 from opinfo_samples import DTYPES, operators
 from opinfo_verdicts import NATIVE_FILE, Judged, dtype_name, judge_all_dtypes
 
-from mobopt.runtimes.vulkan.engine.device import open_device
+from mobopt.runtimes.vulkan.engine.devices import open_device
 
 SAMPLES = 8
 """Samples of each operator and dtype, by default."""

@@ -9,7 +9,7 @@ import torch
 
 import mobopt
 from mobopt.errors import ArgumentTypeError, InputError
-from mobopt.runtimes.vulkan.engine import device
+from mobopt.runtimes.vulkan.engine import devices
 from mobopt.samples.agreement import compare
 
 
@@ -98,5 +98,5 @@ def test_whether_vulkan_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> list[Any]:
         raise mobopt.DeviceError("no loader")
 
-    monkeypatch.setattr(device, "list_devices", none)
+    monkeypatch.setattr(devices, "list_devices", none)
     assert not mobopt.is_vulkan_available()

@@ -14,7 +14,7 @@ import torch
 from mobopt.errors import InputError
 from mobopt.integrations.torch_compile import compile_graph
 from mobopt.runtimes.vulkan import mirrors as mirrors_module
-from mobopt.runtimes.vulkan.engine.device import open_device
+from mobopt.runtimes.vulkan.engine.devices import open_device
 from mobopt.runtimes.vulkan.mirrors import Mirrors
 from mobopt.samples.agreement import compare
 

@@ -23,7 +23,8 @@ from mobopt.errors import DeviceError  # noqa: E402
 from mobopt.runtimes.vulkan.engine import buffers  # noqa: E402
 from mobopt.runtimes.vulkan.engine import executable as executable_module  # noqa: E402
 from mobopt.runtimes.vulkan.engine.array_memory import ArrayPool  # noqa: E402
-from mobopt.runtimes.vulkan.engine.device import Device, open_device  # noqa: E402
+from mobopt.runtimes.vulkan.engine.device import Device  # noqa: E402
+from mobopt.runtimes.vulkan.engine.devices import open_device  # noqa: E402
 
 _NAMED = os.environ.get("MOBOPT_DEVICE")
 _LONG_ON_SWIFTSHADER = frozenset({"test_pointwise.py", "test_long_integers.py"})

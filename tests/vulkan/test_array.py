@@ -14,7 +14,8 @@ from mobopt.runtimes.vulkan.engine import buffers
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.array_memory import ArrayPool
 from mobopt.runtimes.vulkan.engine.buffer_pool import BufferPool
-from mobopt.runtimes.vulkan.engine.device import Device, open_device
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.devices import open_device
 from mobopt.runtimes.vulkan.engine.transfers import Transfers
 
 

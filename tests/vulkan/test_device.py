@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from mobopt.errors import DeviceError
-from mobopt.runtimes.vulkan.engine import device as device_module
-from mobopt.runtimes.vulkan.engine import matrix_units, vk
-from mobopt.runtimes.vulkan.engine.device import list_devices, open_device
+from mobopt.runtimes.vulkan.engine import devices, matrix_units, vk
+from mobopt.runtimes.vulkan.engine.devices import list_devices, open_device
 from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.stream import Binding, Copy, Stream, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind
@@ -30,7 +29,7 @@ def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 _LIST = """
 from mobopt.errors import DeviceError
-from mobopt.runtimes.vulkan.engine.device import list_devices, open_device
+from mobopt.runtimes.vulkan.engine.devices import list_devices, open_device
 from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.stream import Binding, Copy, Stream, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind
@@ -93,7 +92,7 @@ def test_an_unknown_device_lists_what_exists(device, selector):
 
 @pytest.mark.usefixtures("lavapipe")
 def test_a_cpu_device_is_a_warning(caplog, monkeypatch):
-    monkeypatch.setattr(device_module, "_devices", {})
+    monkeypatch.setattr(devices, "_devices", {})
     with caplog.at_level(logging.WARNING, "mobopt.vulkan"):
         opened = open_device("llvmpipe", validation=False)
     assert "computes on the CPU" in caplog.text
@@ -102,7 +101,7 @@ def test_a_cpu_device_is_a_warning(caplog, monkeypatch):
 
 
 def test_closing_a_device_leaves_no_object(device, monkeypatch):
-    monkeypatch.setattr(device_module, "_devices", {})
+    monkeypatch.setattr(devices, "_devices", {})
     own = open_device(device.info.name, validation=device.is_watched)
     x, y = (
         DeviceTensor(Storage(16, kind), torch.float32, (4,), (1,)) for kind in (StorageKind.INPUT, StorageKind.OUTPUT)
@@ -143,7 +142,7 @@ def test_a_process_ends_cleanly_with_everything_open():
     code = """
 import logging, torch
 logging.basicConfig(level=logging.ERROR)
-from mobopt.runtimes.vulkan.engine.device import open_device
+from mobopt.runtimes.vulkan.engine.devices import open_device
 from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.stream import Stream
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind

@@ -140,7 +140,7 @@ class Deaf:  # to names that the binding knows
 deaf = declarations.ffi = Deaf(declarations.ffi)
 sys.modules["vulkan._vulkancache"] = declarations
 from mobopt.runtimes.vulkan.engine import vk
-from mobopt.runtimes.vulkan.engine.device import list_devices
+from mobopt.runtimes.vulkan.engine.devices import list_devices
 vk._MORE_LOADERS[sys.platform] = ("/nowhere/libvulkan.1.dylib", sys.argv[1])
 print(len(list_devices()), vk.ffi is deaf)
 """

@@ -17,6 +17,7 @@ from mobopt.module import MobileModule
 from mobopt.ops.quantized import Quantized, quantized
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.engine.fragment_order import ORDERED_FRAGMENTS
 from mobopt.runtimes.vulkan.kernels import product_kernels
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import GpuKernel, choose_gpu_kernel
 from mobopt.runtimes.vulkan.kernels.plan import constant_tensor
@@ -180,7 +181,7 @@ def test_which_products_they_compute() -> None:
         assert not isinstance(chosen(**other), UnitRowKernel)
     assert not isinstance(chosen(inner=4096), UnitRowKernel)  # rows that shared memory doesn't hold
     assert not isinstance(chosen(replace(H200, switches=frozenset({"no-fragments"}))), UnitRowKernel)
-    assert not isinstance(chosen(replace(H200, name="NVIDIA RTX")), UnitRowKernel)
+    assert not isinstance(chosen(replace(H200, features=H200.features - {ORDERED_FRAGMENTS})), UnitRowKernel)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from mobopt.runtimes.vulkan.compile.build import build_stream
 from mobopt.runtimes.vulkan.compile.precision import Halving
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.engine.fragment_order import ORDERED_FRAGMENTS
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
 from mobopt.runtimes.vulkan.kernels import gpu_kernels, matrix_kernels, product_kernels
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel
@@ -262,6 +263,7 @@ class Dense(nn.Module):
 def test_dispatches_on_a_gpu(precision) -> None:
     """As many as in float32: gates are float32, so nothing copies them."""
     x, h200 = numbers(1, 16, 14, 14), known_device("nvidia_h200")
+    h200 = replace(h200, features=h200.features - {ORDERED_FRAGMENTS})  # all go by way of shared memory
     program = scripted(seeded(Dense()))
 
     def names(halving: Halving | None) -> list[str]:

@@ -27,7 +27,7 @@ from mobopt.runtimes.template import Template
 from mobopt.runtimes.vulkan.compile.build import Built
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
 from mobopt.runtimes.vulkan.compile.replay_code import ReplayWriter, UnrecordableError
-from mobopt.runtimes.vulkan.engine.device import DeviceInfo
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.limits import LimitError
 from mobopt.runtimes.vulkan.engine.stream import LoweredCall
 from mobopt.runtimes.vulkan.engine.tensor import Storage

@@ -61,7 +61,7 @@ class DeviceInfo:
     """One Vulkan device."""
 
     index: int
-    """Its number in :func:`mobopt.runtimes.vulkan.engine.device.list_devices`; what MOBOPT_DEVICE may name."""
+    """Its number in :func:`mobopt.runtimes.vulkan.engine.devices.list_devices`; what MOBOPT_DEVICE may name."""
     name: str
     kind: str
     """``discrete``, ``integrated``, ``virtual``, ``cpu`` or ``other``."""
@@ -78,7 +78,7 @@ class DeviceInfo:
     features: frozenset[str]
     """Of ``float16 int8 int16 int64 float64 storage16 storage8 texel_formats timestamps subgroup_vote
     subgroup_arithmetic subgroup_ballot subgroup_shuffle matrix_units bfloat16_units device_memory_model``: what the
-    device has."""
+    device has; and ``ordered_fragments`` of an open one, see ``fragment_order.py``."""
     subgroup_size: int
     memory_bytes: int
     """Size of the largest device-local heap."""

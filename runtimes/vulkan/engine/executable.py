@@ -40,7 +40,7 @@ class Executable:
         """Allocate, compile and record everything.
 
         Args:
-            device: from :func:`mobopt.runtimes.vulkan.engine.device.open_device`.
+            device: from :func:`mobopt.runtimes.vulkan.engine.devices.open_device`.
             stream: what to run; its inputs and outputs are contiguous tensors.
             array_inputs: numbers of the inputs that are bound where they lie on the device at each call.
             array_outputs: numbers of the outputs that stay on the device, in arrays.

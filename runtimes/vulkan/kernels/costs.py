@@ -186,9 +186,6 @@ class DeviceCosts:
     """The same of products of floats, which are split."""
     unit_rows: UnitRowCosts | None = None
     """Of products of a few rows by weights of 4 bits with matrix units; None where that isn't known to be faster."""
-    fragment_names: tuple[str, ...] = ()
-    """Whose name has one of these in it has fragments in the order that kernels know which fill them from registers;
-    others may have another one, by which results would be wrong."""
     split_names: tuple[str, ...] = ()
     """... so they are used on devices only whose name has one of these in it (an empty one is in every name):
     elsewhere ordinary arithmetic may be faster."""

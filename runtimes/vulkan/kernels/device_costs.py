@@ -99,7 +99,7 @@ def _profile(row: Mapping[str, Any]) -> DeviceCosts:
     rows = {"unit_rows": UnitRowCosts(**row["unit_rows"])} if "unit_rows" in row else {}
     few_bits = FewBitsCosts(**row["few_bits"])
     lists = {name: tuple(row[name]) for name in ("vendors", "kinds", "in_order_drivers")}
-    names = {name: tuple(row.get(name, ())) for name in ("split_names", "fragment_names", "doorbell_names")}
+    names = {name: tuple(row.get(name, ())) for name in ("split_names", "doorbell_names")}
     parts = {**lists, **matrix, **names, **fragments, **rows, "few_bits": few_bits}
     return DeviceCosts(**{**row, **parts})
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from mobopt.errors import UnsupportedError
-from mobopt.runtimes.vulkan.engine.device import DeviceInfo
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import Binding, bind
 from mobopt.runtimes.vulkan.engine.tensor import WORD_BYTES, DeviceTensor
 from mobopt.shaders.enumerations import ElementForm, LoadMode

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.engine.fragment_order import ORDERED_FRAGMENTS
 from mobopt.runtimes.vulkan.engine.matrix_units import SHAPE
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts, MatrixCosts
@@ -37,8 +38,6 @@ SUBGROUP_LANES = 32
 """Of the subgroups that kernels which fill fragments are written for, and that are emulated."""
 EMULATED_FRAGMENT_BYTES = 4 * FRAGMENT * FRAGMENT + 8 * SUBGROUP_LANES
 """Of shared memory, by which a subgroup emulates units with fragments from registers, ``matrix_fragments.glsl``."""
-_ORDERED_DRIVERS = (4,)
-"""Of VkDriverId: those whose fragments may be in the order of ``matrix_fragments.glsl``: NVIDIA's."""
 EXTREMES_BYTES = 16
 """Of what ``split.glsl`` has in shared memory besides."""
 SPLIT_PRODUCTS, NO_SPLIT_PRODUCTS = "split-products", "no-split-products"
@@ -243,12 +242,10 @@ def multiplies(device: DeviceInfo, elements: torch.dtype) -> bool:
 
 
 def knows_fragments(device: DeviceInfo, costs: DeviceCosts) -> bool:
-    """Whether kernels may fill the fragments of a device's units from registers: they are used, and the order of
-    elements is known."""
-    if units_lanes(device, costs) != SUBGROUP_LANES:
-        return False
-    is_ordered = device.driver_id in _ORDERED_DRIVERS and any(name in device.name for name in costs.fragment_names)
-    return (is_ordered and "subgroup_shuffle" in device.features) or EMULATED_UNITS in device.switches
+    """Whether kernels may fill the fragments of a device's units from registers: they are used, and elements lie as
+    these kernels have it."""
+    is_ordered = ORDERED_FRAGMENTS in device.features or EMULATED_UNITS in device.switches
+    return is_ordered and units_lanes(device, costs) == SUBGROUP_LANES
 
 
 def matrix_kernels(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> Iterator[MatrixKernel]:

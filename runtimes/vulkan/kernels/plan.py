@@ -14,7 +14,7 @@ from mobopt.errors import InputError, UnsupportedError
 from mobopt.ir import NOWHERE, Origin, Value
 from mobopt.runtimes.half_ranges import HALVES, fits_half
 from mobopt.runtimes.memories import version_of
-from mobopt.runtimes.vulkan.engine.device import DeviceInfo
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.limits import LimitError, check_dispatch
 from mobopt.runtimes.vulkan.engine.stream import NO_CALL, Binding, Dispatch, HostTensor, LoweredCall, Stream
 from mobopt.runtimes.vulkan.engine.tensor import (
