@@ -1,4 +1,5 @@
-"""The push constants of every shader: each block is declared here, and nowhere else.
+"""The push constants of every shader: each block is declared here, or in
+``reduction_push.py``, and nowhere else.
 
 The host makes one and packs it; a shader gets it by ``#include`` of its name in :data:`BLOCKS`
 (:mod:`mobopt.shaders.expand`; no such file exists). Unless said otherwise offsets and strides count elements.
@@ -12,6 +13,20 @@ from dataclasses import dataclass, fields
 from typing import Annotated, ClassVar
 
 from .push_blocks import PUSH_CONSTANT_BYTES, Array, Named, PushConstants, Structure, Uint, Words
+from .reduction_push import (
+    ChannelMomentsPush,
+    ExtremesPush,
+    IndexMergePush,
+    MomentsMergePush,
+    MomentsPush,
+    NormalizeChannelsPush,
+    NormalizeHeldPush,
+    NormalizePush,
+    NormalizeRowsPush,
+    ReducePush,
+    ReductionPush,
+    RewritingPush,
+)
 
 _Space = Annotated[Sequence[int], Named(("d", "h", "w"))]
 _Volume = Annotated[Sequence[int], Named(("offset", "n", "c", "z", "y", "x"))]
@@ -425,169 +440,6 @@ class SortPush(PushConstants):
     """Elements of all lines."""
     length: int
     stride: int
-
-
-@dataclass
-class ReductionPush(PushConstants):
-    """What all reductions have: sizes of kept and reduced dimensions, and where the input and the output lie."""
-
-    sizes: Annotated[Sequence[int], Words("DIMS")]
-    input: Annotated[Sequence[int], Words("1 + DIMS")]
-    output: Annotated[Sequence[int], Words("1 + KEPT_RANK")]
-
-
-@dataclass
-class ExtremesPush(PushConstants):
-    """A run of elements."""
-
-    start: int
-    count: int
-
-
-@dataclass
-class ReducePush(ReductionPush):
-    """Numbers of what is done to elements and results."""
-
-    exponent: float
-    """Of each element."""
-    scale: float
-    """A factor or exponent of the result."""
-
-
-@dataclass
-class MomentsPush(ReductionPush):
-    """Mean and variance; those of a part need the first number only."""
-
-    share: float
-    """1 / count."""
-    narrower: float = 0.0
-    """1 / (count - correction)."""
-    added: float = 0.0
-    """To the variance."""
-
-
-@dataclass
-class MomentsMergePush(ReductionPush):
-    """Mean and variance of parts, all as long as the first one but for the last."""
-
-    count: float
-    """In all."""
-    narrower: float
-    """1 / (count - correction)."""
-    added: float
-    """To the variance."""
-    part_count: float
-    part_share: float
-    """Of the whole."""
-    last_count: float
-    last_share: float
-
-
-@dataclass
-class IndexMergePush(ReductionPush):
-    """Indices of parts."""
-
-    part_length: int
-
-
-@dataclass
-class RewritingPush(ReductionPush):
-    """Of kernels that write all elements."""
-
-    output_reduced: Annotated[Sequence[int], Words("REDUCED_RANK")]
-
-
-@dataclass
-class NormalizePush(RewritingPush):
-    """Normalisation in one dispatch; the bias has the strides of the weight."""
-
-    weight: Annotated[Sequence[int], Words("1 + DIMS")]
-    bias: int
-    """Its offset."""
-    share: float
-    """1 / count."""
-    eps: float
-
-
-@dataclass
-class NormalizeRowsPush(PushConstants):
-    """Normalisation of dense rows; places and pitches count vec4s."""
-
-    rows: int
-    width: int
-    data_start: int
-    data_pitch: int
-    result_start: int
-    result_pitch: int
-    weight_start: int
-    bias_start: int
-    share: float
-    """1 / elements of a row."""
-    eps: float
-
-
-@dataclass
-class NormalizeHeldPush(PushConstants):
-    """Normalisation of items that are runs of whole vec4s; places, distances and the width count vec4s. The number of
-    an item is ``outer * inner_items + inner``."""
-
-    items: int
-    inner_items: int
-    runs: int
-    """Of an item."""
-    width: int
-    """Of a run."""
-    data_start: int
-    data_outer: int
-    data_inner: int
-    data_pitch: int
-    """From run to run."""
-    result_start: int
-    result_outer: int
-    result_inner: int
-    result_pitch: int
-    weight_start: int
-    weight_inner: int
-    bias_start: int
-    share: float
-    eps: float
-
-
-@dataclass
-class ChannelGroupsPush(PushConstants):
-    """How groups of channels of images are walked; places and distances count vec4s."""
-
-    images: int
-    pixels: int
-    """Of an image."""
-    part_pixels: int
-    """Of a workgroup, but for the last one of an image, which has the rest."""
-    data_start: int
-    data_image: int
-    """From image to image."""
-    data_pitch: int
-    """From pixel to pixel."""
-
-
-@dataclass
-class ChannelMomentsPush(ChannelGroupsPush):
-    """Their moments."""
-
-    narrower: float
-    """What sums of squares are multiplied by."""
-    added: float
-    """To the variance."""
-
-
-@dataclass
-class NormalizeChannelsPush(ChannelGroupsPush):
-    """Their normalisation."""
-
-    result_start: int
-    result_image: int
-    result_pitch: int
-    weight_start: int
-    bias_start: int
 
 
 @dataclass

@@ -14,6 +14,7 @@ from test_loop_bounds import lowered
 
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.kernels import channel_groups, combine
+from mobopt.runtimes.vulkan.kernels import normalization_in_registers as in_registers
 
 H200 = known_device("nvidia_h200")
 
@@ -22,6 +23,8 @@ H200 = known_device("nvidia_h200")
 def gpu(device: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     """The device as one with some cores, which is checked to have used the kernel for what lies as images do."""
     monkeypatch.setattr(device, "info", replace(device.info, kind="discrete", cores=6))
+    costs = replace(in_registers.device_costs(device.info), normalizing_lanes=0)  # no workgroup holds a group
+    monkeypatch.setattr(in_registers, "device_costs", lambda info: costs)
     monkeypatch.setattr(channel_groups, "_LEAST_ELEMENTS", 1)
     monkeypatch.setattr(channel_groups, "_FEW_CHANNELS", 1 << 20)
     done = []

@@ -14,7 +14,8 @@ from mobopt.errors import UnsupportedError
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.shaders.expand import expand
 from mobopt.shaders.push_blocks import Array, Named, PushConstants, Structure, Uint, Words, glsl_of_block, members
-from mobopt.shaders.push_constants import BLOCKS, CHAIN_END, Link, NormalizePush, ProductPush, SearchPush
+from mobopt.shaders.push_constants import BLOCKS, CHAIN_END, Link, ProductPush, SearchPush
+from mobopt.shaders.reduction_push import NormalizePush
 from mobopt.shaders.table import GLSL_FOLDER, TABLE, ShaderError, Variant, parse_table
 
 ROWS = parse_table(TABLE.read_text(encoding="utf-8"))

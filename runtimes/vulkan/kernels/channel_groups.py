@@ -23,7 +23,7 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.result_finish import finish_constants
 from mobopt.shaders.enumerations import LoadMode, Spread
-from mobopt.shaders.push_constants import ChannelMomentsPush, NormalizeChannelsPush
+from mobopt.shaders.reduction_push import ChannelMomentsPush, NormalizeChannelsPush
 
 _INVOCATIONS, _MOST_INVOCATIONS = 512, 1024
 """Of a workgroup, about, and of one that has to be larger for the channels of a pixel."""

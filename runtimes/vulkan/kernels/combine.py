@@ -22,7 +22,7 @@ from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute, compute_int
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder, kind_of
 from mobopt.runtimes.vulkan.kernels.reduction_kernel import Reduction, plan_reduction, regrouped, run_reduction
 from mobopt.shaders.enumerations import After, Before, Combination, LoadMode, Opcode, Spread
-from mobopt.shaders.push_constants import ExtremesPush, IndexMergePush, MomentsMergePush, MomentsPush, ReducePush
+from mobopt.shaders.reduction_push import ExtremesPush, IndexMergePush, MomentsMergePush, MomentsPush, ReducePush
 
 _RUN_INVOCATIONS = 256
 _LEAST_RUNS = 4

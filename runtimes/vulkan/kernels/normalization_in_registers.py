@@ -13,7 +13,7 @@ from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.reduction_kernel import Reduction
 from mobopt.runtimes.vulkan.kernels.result_finish import finish_constants
 from mobopt.shaders.enumerations import LoadMode, Norm
-from mobopt.shaders.push_constants import NormalizeHeldPush, NormalizeRowsPush
+from mobopt.shaders.reduction_push import NormalizeHeldPush, NormalizeRowsPush
 
 _OTHER_ITERATIONS = 64
 _MOST_HELD = 8

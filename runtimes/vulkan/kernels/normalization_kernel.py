@@ -25,7 +25,7 @@ from mobopt.runtimes.vulkan.kernels.reduction_kernel import SUMMED_STEPS, Reduct
 from mobopt.runtimes.vulkan.kernels.result_finish import finish_constants
 from mobopt.shaders.enumerations import Norm
 from mobopt.shaders.push_blocks import PUSH_CONSTANT_WORDS
-from mobopt.shaders.push_constants import NormalizePush
+from mobopt.shaders.reduction_push import NormalizePush
 
 _PASSES = 3
 """Walks: for the mean, for the variance, and to write."""

@@ -25,7 +25,7 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
 )
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.shaders.enumerations import LoadMode
-from mobopt.shaders.push_constants import ReductionPush, RewritingPush
+from mobopt.shaders.reduction_push import ReductionPush, RewritingPush
 
 MAX_KEPT = 4
 MAX_REDUCED = 3
