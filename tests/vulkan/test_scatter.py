@@ -14,10 +14,11 @@ from torch import nn
 
 from mobopt.errors import InputError
 from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, contiguous_strides
 from mobopt.runtimes.vulkan.kernels import scatter_kernel
 from mobopt.runtimes.vulkan.kernels.plan import Plan
-from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
+from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, lower
 from mobopt.runtimes.vulkan.program import VulkanProgram
 from mobopt.shaders.enumerations import Put
 
@@ -191,3 +192,37 @@ def test_many_lines_of_indices_are_walked(monkeypatch):
     assert "scatter_ordered" in shaders_of(_places(100, 80, 500))
     assert shaders_of(_places(100, 80, 600)) == {"scatter"}
     assert shaders_of(_places(100, 63, 1).expand(63, 600)) == {"scatter"}
+
+
+@pytest.mark.usefixtures("road")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64], ids=str)
+def test_sums_of_many_elements(any_device, dtype):
+    """Which torch rounds at each step or once, by the operator, the dimension and the dtype of its indices."""
+    x, rows = (_randn(3, 7, 5) * 4).to(dtype), (_randn(5003, 7, 5) * 2 + 1).to(dtype)
+    index = _places(2, 5003) + (torch.arange(5003) % 97 == 0)
+    every, few = (index.view(-1, 1, 1).expand(5003, 7, size) for size in (5, 3))  # the other columns get nothing
+    for includes in (True, False):
+        check_op(
+            any_device, "aten::scatter_reduce.two", x, 0, every, rows, "mean", include_self=includes, relative=EXACT
+        )
+        check_op(any_device, "aten::scatter_reduce.two", x, 0, few, rows, "mean", include_self=includes, relative=EXACT)
+        check_op(any_device, "aten::index_reduce", x, 0, index, rows, "mean", include_self=includes, relative=EXACT)
+    check_op(any_device, "aten::scatter_add", x, 0, every, rows, relative=EXACT)
+    check_op(any_device, "aten::index_add", x, 0, index.int(), rows, relative=EXACT)
+    check_op(any_device, "aten::index_add", x, 0, index, rows, alpha=2, relative=EXACT)
+    for dim in range(3):
+        turned = [tensor.movedim(0, dim).contiguous() for tensor in (x, rows)]
+        check_op(any_device, "aten::index_add", turned[0], dim, index, turned[1], relative=EXACT)
+    check_op(any_device, "aten::index_add", x[:, 0, 0], 0, index, rows[:, 0, 0], relative=EXACT)
+
+
+def test_a_mean_sorts_its_indices_once() -> None:
+    x, rows = (Value.of_tensor(torch.float32, (count, 64)) for count in (100, 5000))
+    places = Value.of_tensor(torch.int64, (5000,))
+    plan = Plan(known_device("nvidia_h200"))
+    for value in (x, rows, places):
+        plan.place(value, plan.empty(value.sizes, value.dtype))
+    result = Value.of_tensor(torch.float32, x.sizes)
+    lower(plan, Node.call("aten::index_reduce", (x, 0, places, rows, "mean", False), (result,)))
+    shaders = [dispatch.shader for dispatch in plan.stream.operations]
+    assert shaders.count("sort") == 1 and shaders.count("scatter_ordered") == 1

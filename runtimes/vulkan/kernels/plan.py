@@ -321,6 +321,10 @@ class Plan:
         """Say that ``twin``, of a wider dtype, stands for the result ``ref`` of a call while it is lowered."""
         self._twins[twin] = ref
 
+    def final_dtype(self, ref: Value) -> torch.dtype:
+        """The dtype in the graph of a result of the call being lowered, which may be computed in a wider one."""
+        return self._twins.get(ref, ref).dtype
+
     def result(self, ref: Value, strides: Sequence[int] | None = None) -> DeviceTensor:
         """Where a lowering puts its result: the place that is reserved for it, which may be a slice of something
         larger, else one of its own (see :meth:`own_result`)."""

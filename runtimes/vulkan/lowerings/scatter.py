@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from mobopt.ir import Node, Value
+from mobopt.runtimes.half_ranges import HALVES
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides, word_type
 from mobopt.runtimes.vulkan.kernels.copies import as_contiguous
 from mobopt.runtimes.vulkan.kernels.geometry import broadcast_sizes, expanded, normalized_dim
@@ -172,20 +173,40 @@ def _combined(
     scatter_along(plan, target, source, indices, dim, put)
     if how != "mean":
         return target
-    one, zero = (_filled(plan, number, (1,), data.dtype, None) for number in (1, 0))
-    counts = updated_copy(plan, expanded(one if includes else zero, data.sizes), data.dtype)
-    scatter_along(plan, counts, expanded(one, indices.sizes), indices, dim, Put.ADD)
+    counts = _counts(plan, data.sizes, indices, dim, includes)
     floating = data.is_floating
     builder = ProgramBuilder()
     kind = Kind.FLOAT if floating else Kind.INTEGER
-    number = builder.step(
-        Opcode.MAX if floating else Opcode.INT_MAX, builder.tensor(counts), builder.scalar(1, kind), kind=kind
-    )
+    number = builder.step(Opcode.INT_MAX, builder.tensor(counts), builder.scalar(1, Kind.INTEGER), kind=Kind.INTEGER)
     total = builder.tensor(replace(target, dtype=data.dtype))
-    if data.dtype != torch.int64:
-        total = builder.stored_as(total, data.storage.elements)
+    rounded = plan.final_dtype(call.output)  # as torch rounds both
+    if floating:
+        number = builder.stored_as(number, rounded)
+    if rounded != torch.int64:
+        total = builder.stored_as(total, rounded)
     mean = builder.step(Opcode.DIV if floating else Opcode.INT_DIV_FLOOR, total, number, kind=kind)
     return compute(plan, builder, mean, data.sizes, data.dtype, elements)
+
+
+def _counts(plan: Plan, sizes: Sequence[int], indices: DeviceTensor, dim: int, includes: bool) -> DeviceTensor:
+    """How many elements come to each place: integers, which may be added up in any order, once for all lines that have
+    the same indices.
+
+    Args:
+        plan: where dispatches go.
+        sizes: of the places.
+        indices: no larger than these but for ``dim``.
+        dim: counted from the front.
+        includes: whether what is there counts, too.
+    """
+    shared = [d != dim and indices.strides[d] == 0 and indices.sizes[d] == size for d, size in enumerate(sizes)]
+    one, start = (_filled(plan, number, (1,), torch.int32, None) for number in (1, int(includes)))
+    counted, places = (
+        [1 if alike else size for alike, size in zip(shared, whole, strict=True)] for whole in (indices.sizes, sizes)
+    )
+    counts = updated_copy(plan, expanded(start, places), torch.int32)
+    scatter_along(plan, counts, expanded(one, counted), indices.view(counted, indices.strides), dim, Put.ADD)
+    return expanded(counts, sizes)
 
 
 # One dimension of indices for all lines.
@@ -254,8 +275,17 @@ def index_copy(plan: Plan, call: Node) -> DeviceTensor:
 
 @lowers("aten::index_add", check=check_combined, exact=True, long=True)
 def index_add(plan: Plan, call: Node) -> DeviceTensor:
-    """Rows, times a number, added at some places of a dimension, in their order."""
+    """Rows, times a number, added at some places of a dimension, in their order.
+
+    torch rounds halves at each step, but for the dimensions for which it calls ``scatter_add``.
+    """
     data, source, places, dim = _rows(plan, call)
+    is_outer = data.rank > 1 and dim in (0, data.rank - 1)
+    if data.dtype in HALVES.values() and is_outer and call["alpha"] == 1 and call["index"].dtype == torch.int64:
+        data = replace(data, dtype=torch.float32)
+        builder = ProgramBuilder()
+        total = builder.tensor(_combined(plan, call, data, source, places, dim, "add", includes=True))
+        return _finished(compute(plan, builder, total, data.sizes, call.output.dtype), call)
     if call["alpha"] != 1:
         elements = _long_elements(plan, call)
         builder = ProgramBuilder(is_long=elements is not None)
