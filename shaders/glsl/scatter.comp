@@ -3,6 +3,7 @@
 // target. An invocation walks a line of the source in its order, so that equal indices have a defined result: it is that of torch's
 // kernels on the CPU, roundings included. With ATOMIC an invocation has one element, and equal indices are combined by operations whose
 // order makes no difference. With ORDERED indices are sorted, with the places that they had: an invocation walks a run of equal ones, of one line.
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "access.glsl"
 #include "order.glsl"
@@ -15,7 +16,8 @@ layout(constant_id = 5) const int OPERATION = 0;
 layout(constant_id = 6) const int INTEGER = 0;
 layout(constant_id = 7) const int NEGATIVE = 0; // what is refused raises the flag, as what is too large does
 #ifdef ORDERED
-layout(constant_id = 8) const int MOST = 1; // elements of a run that an invocation puts
+layout(constant_id = 8) const int MOST = 1;  // elements of a run that an invocation puts, a multiple of those ...
+layout(constant_id = 9) const int AHEAD = 1; // ... that it reads at once, some of them behind the end
 #else
 layout(constant_id = 8) const int ATOMIC = 0;
 #endif
@@ -86,8 +88,8 @@ int index_at(int place) {
 }
 Long source_at(int place) { return LOAD_PLACES4(source, SOURCE_FORM, ivec4(place)); }
 #else
-void put(int place, int value) {
 #ifndef ORDERED
+void put(int place, int value) {
     if (ATOMIC != 0) { // of 32 bits, and an integer, or all the same
         if (OPERATION == REPLACE) PUT1(target, TARGET_FORM, place, value)
         if (OPERATION == ADD) atomicAdd(target_shared[place], value);
@@ -95,11 +97,11 @@ void put(int place, int value) {
         if (OPERATION == SMALLEST) atomicMin(target_shared[place], value);
         return;
     }
-#endif
     int old = OPERATION == REPLACE ? 0 : widened(TARGET_FORM, ivec4(RELOAD_RAW1(target, TARGET_FORM, place))).x;
     int bits = narrowed(TARGET_FORM, ivec4(combined(old, value))).x;
     PUT1(target, TARGET_FORM, place, bits)
 }
+#endif
 
 int index_at(int place) { return LOAD1(indices, INDEX_FORM, place); }
 int source_at(int place) { return LOAD1(source, SOURCE_FORM, place); }
@@ -121,9 +123,27 @@ void put_run(int target_start, int source_start, int line, int i) {
         RAISE_FLAG
         return;
     }
-    int end = min(i + (OPERATION == REPLACE ? 1 : MOST), count);
-    for (int j = i; j < end && key_at(line, j) == chosen; ++j)
-        put(target_start + chosen * words[TARGET_STEP_WORD], source_at(source_start + WORD(places, line + j) * words[SOURCE_STEP_WORD]));
+    int place = target_start + chosen * words[TARGET_STEP_WORD];
+    int value = OPERATION == REPLACE ? 0 : widened(TARGET_FORM, ivec4(RELOAD_RAW1(target, TARGET_FORM, place))).x;
+    int bits = 0;
+    int end = min(i + MOST, count);
+    bool goes_on = true;
+    for (int j = i; goes_on; j += AHEAD) {
+        int given[AHEAD];
+        bool is_there[AHEAD];
+        [[unroll]] for (int a = 0; a < AHEAD; ++a) {
+            int known = min(j + a, count - 1);
+            is_there[a] = j + a < end && key_at(line, known) == chosen;
+            given[a] = source_at(source_start + WORD(places, line + known) * words[SOURCE_STEP_WORD]);
+        }
+        [[unroll]] for (int a = 0; a < AHEAD; ++a) {
+            if (!is_there[a]) continue;
+            bits = narrowed(TARGET_FORM, ivec4(combined(value, given[a]))).x;
+            value = widened(TARGET_FORM, ivec4(bits)).x;
+        }
+        goes_on = is_there[AHEAD - 1];
+    }
+    PUT1(target, TARGET_FORM, place, bits)
 }
 #endif
 

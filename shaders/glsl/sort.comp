@@ -1,17 +1,24 @@
 #version 450
 // Stable sorting of lines by merging: each element counts how many of the others come before it. The first pass orders blocks of BLOCK
-// neighbours by comparing all of them; each further pass merges pairs of runs that are `width` long, in which an element finds its place
-// among those of the other run by a binary search. So loops are short, lines have any length, and equal elements keep their order.
+// neighbours by comparing all of them; each further pass merges WAYS runs that are `width` long, both powers of two, in which an element finds its
+// place among those of each other run by a binary search; these take their steps together, so that their loads don't wait for each other. So
+// loops are short, lines have any length, and equal elements keep their order.
 // What is sorted are integers in the order of the elements, with the places that they had.
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "access.glsl"
 #include "order.glsl"
 
+#ifdef MERGES
+layout(constant_id = 1) const int WAYS = 2;
+const int OTHERS = WAYS - 1;
+#else
 layout(constant_id = 1) const int RANK = 1; // dimensions of which the lines are the places
 layout(constant_id = 2) const int FORM = 0;
 layout(constant_id = 3) const int INTEGER = 0;
 layout(constant_id = 4) const int DESCENDING = 0;
 layout(constant_id = 5) const int BLOCK = 32;
+#endif
 
 WRITES(0, keys)
 WRITES(1, places)
@@ -48,19 +55,22 @@ void main() {
     int line = divide(item, length);
     int index = item - line * length;
 #ifdef MERGES
-    int pair = divide(index, 2 * width) * 2 * width;
-    bool is_left = index < pair + width;
+    int first = index & -(WAYS * width), own = index & -width; // of these runs, and of the element's
     Key key = KEPT_KEY(old_keys, item);
-    int low = min(is_left ? pair + width : pair, length); // of the other run
-    int high = min(low + width, length);
-    int first = low;
-    while (low < high) {
-        int middle = (low + high) >> 1;
-        Key other = KEPT_KEY(old_keys, line * length + middle);
-        if (is_left ? is_less(other, key) : !is_less(key, other)) low = middle + 1;
-        else high = middle;
+#define OTHER_RUN(i) (first + (own - first + ((i) + 1) * width & WAYS * width - 1))
+    int ends[OTHERS]; // behind the elements of each other run that come before
+    [[unroll]] for (int i = 0; i < OTHERS; ++i) ends[i] = OTHER_RUN(i);
+    for (int step = width; step > 0; step >>= 1) {
+        [[unroll]] for (int i = 0; i < OTHERS; ++i) {
+            int run = OTHER_RUN(i);
+            int last = ends[i] + step - 1;
+            if (last >= min(run + width, length)) continue;
+            Key other = KEPT_KEY(old_keys, line * length + last);
+            if (run < own ? !is_less(key, other) : is_less(other, key)) ends[i] += step;
+        }
     }
-    int place = pair + (index - (is_left ? pair : pair + width)) + (low - first);
+    int place = first + index - own;
+    [[unroll]] for (int i = 0; i < OTHERS; ++i) place += ends[i] - (OTHER_RUN(i));
     int from = WORD(old_places, item);
 #else
     int start = start_of(line);

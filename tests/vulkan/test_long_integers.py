@@ -17,6 +17,7 @@ from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.limits import LimitError
 from mobopt.runtimes.vulkan.engine.stream import bind
+from mobopt.runtimes.vulkan.kernels import sort_kernel
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
@@ -90,6 +91,14 @@ def test_64_bits_are_exact_at_the_edges(any_device: Device, name: str) -> None:
     program = program_of(any_device, LONG[name], a, b)
     assert_exact(program(a, b), LONG[name](a, b), name)
     assert not program.plan_report((a, b)).fallbacks
+    program.close()
+
+
+def test_runs_that_are_merged_at_once_as_on_gpus(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sort_kernel, "_CPU_WAYS", 16)
+    a, b = _PAIRS.t().contiguous()
+    program = program_of(device, LONG["sorted"], a, b)
+    assert_exact(program(a, b), LONG["sorted"](a, b), "sorted")
     program.close()
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from mobopt.errors import InputError
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.kernels import sort_kernel
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
@@ -56,6 +57,19 @@ def test_order_is_stable(any_device: Device, x: Tensor, dim: int, descending: bo
     for op in ("sort.stable", "argsort.stable"):
         options = {"stable": True, "dim": dim, "descending": descending}
         check_op(any_device, f"aten::{op}", x, relative=0, **options)
+
+
+@pytest.mark.parametrize("ways", [2, 4, 16])
+@pytest.mark.parametrize("length", [509, 513, 1021, 9001])
+def test_runs_that_are_merged_at_once(
+    any_device: Device, monkeypatch: pytest.MonkeyPatch, length: int, ways: int
+) -> None:
+    """Two on CPUs, and more on GPUs; the last ones are shorter, or not there."""
+    for name in ("_WAYS", "_CPU_WAYS"):
+        monkeypatch.setattr(sort_kernel, name, ways)
+    for x in (_few(3, length), _randn(3, length)):
+        found = run_op(any_device, "aten::sort.stable", x, stable=True, dim=1, descending=False)
+        assert all(map(torch.equal, found, torch.sort(x, dim=1, stable=True)))
 
 
 def test_signs_of_zeros_stay(any_device: Device) -> None:

@@ -30,8 +30,10 @@ _ORDERED = 64
 """Elements of a line from which on its indices are sorted on GPUs: one after the other, each takes an H200 .4 us."""
 _OWN_LINES = 512
 """Lines with indices of their own from which on GPUs walk them: by an estimate, sorting so many takes as long."""
-_RUN = 3 * USUAL_ITERATIONS
-"""Elements of a run of equal indices that a dispatch puts; runs are seldom as long, and each dispatch looks at all."""
+_AHEAD = 8
+"""Elements of a run of equal indices that are read at once: one after the other, each waits for the memory."""
+_RUN = 3 * USUAL_ITERATIONS * _AHEAD
+"""Those that a dispatch puts; runs are seldom as long, and each dispatch looks at all."""
 
 
 @replayable
@@ -146,7 +148,7 @@ def _put_runs(
     outer = [d for d in range(indices.rank) if d != dim]
     nest = merged([indices.sizes[d] for d in outer], [[tensor.strides[d] for d in outer] for tensor in tensors])
     count, ends = indices.sizes[dim], (target.sizes[dim], target.strides[dim], source.strides[dim])
-    most = 1 if put == Put.REPLACE else _RUN
+    most, ahead = (1, 1) if put == Put.REPLACE else (_RUN, _AHEAD)
     for skipped in range(0, 1 if put == Put.REPLACE else count, most):
         items = math.prod(nest.sizes) * (count - skipped)
         size = local_size(plan.device, items)
@@ -162,10 +164,10 @@ def _put_runs(
             spread(-(-items // size)),
             [
                 *(size, nest.rank, element_form(target), element_form(source), element_form(keys), int(put)),
-                *(int(not target.is_floating), int(Negative.REFUSED), most),
+                *(int(not target.is_floating), int(Negative.REFUSED), most, ahead),
             ],
             OrderedScatterPush(nest.sizes, placed(tensors, nest.strides), count, *ends, skipped=skipped),
-            iterations=5 * (nest.rank + 1) + min(most, count - skipped),
+            iterations=5 * (nest.rank + 1) + -(-min(most, count - skipped) // ahead),
         )
 
 

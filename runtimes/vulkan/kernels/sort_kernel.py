@@ -20,6 +20,9 @@ MAX_SEARCH_RANK = 6
 _BLOCK = 32
 _HALVINGS = 32
 """An upper bound of the rounds of a binary search."""
+_WAYS, _CPU_WAYS = 4, 2
+"""Runs that are merged at once: what an element does grows with them, and each pass waits for the one before. On an
+H200 four are the fastest, of 1,000 elements as of 3 million."""
 
 
 def sorted_places(plan: Plan, tensor: DeviceTensor, dim: int, *, descending: bool) -> DeviceTensor:
@@ -53,6 +56,8 @@ def sorted_lines(plan: Plan, tensor: DeviceTensor, dim: int, *, descending: bool
         )
     width = _BLOCK
     while width < length and count:
+        runs = -(-length // width)
+        ways = min(_CPU_WAYS if plan.device.is_cpu else _WAYS, 1 << (runs - 1).bit_length())
         merged_keys, merged_places = plan.empty((count,), key, elements=key), plan.empty((count,), torch.int32)
         plan.dispatch(
             "sort_merge_long" if tensor.is_long else "sort_merge",
@@ -61,12 +66,12 @@ def sorted_lines(plan: Plan, tensor: DeviceTensor, dim: int, *, descending: bool
                 *(reading(old, LoadMode.SINGLES, False) for old in (keys, places)),
             ],
             spread(-(-count // size)),
-            [size],
+            [size, ways],
             MergePush(count, length, width),
-            iterations=_HALVINGS,
+            iterations=_HALVINGS * (ways + 1) + 2 * ways,
         )
         keys, places = merged_keys, merged_places
-        width *= 2
+        width *= ways
     steps = dict(zip([*outer, dim], contiguous_strides([*sizes, length]), strict=True))
     strides = tuple(steps[d] for d in range(tensor.rank))
     return keys.view(tensor.sizes, strides), places.view(tensor.sizes, strides)
