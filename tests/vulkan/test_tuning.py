@@ -140,8 +140,13 @@ def another_gpu(costs: DeviceCosts) -> DeviceCosts:
     return costs
 
 
-@cache
 def shape_of(layer: Layer, info: DeviceInfo) -> ProductShape:
+    return _shape_of(layer, info, tuned_costs(info))
+
+
+@cache
+def _shape_of(layer: Layer, info: DeviceInfo, known: TunedCosts) -> ProductShape:
+    """By the costs that are known now."""
     return PreparedLayer(layer).shape(info)
 
 
