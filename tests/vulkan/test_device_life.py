@@ -16,6 +16,8 @@ from mobopt.errors import DeviceError, DeviceLostError
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.runtimes.vulkan.engine import vk
 from mobopt.runtimes.vulkan.engine.array_memory import ArrayPool
+from mobopt.runtimes.vulkan.engine.buffer_pool import Block, BufferPool
+from mobopt.runtimes.vulkan.engine.buffers import MemoryUse
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
@@ -226,3 +228,41 @@ def test_finalizers_do_not_wait_for_the_lock(device: Device) -> None:
         assert not thread.is_alive() and not held
         assert pool.live_bytes == kept + 4096
     assert device.shared(ArrayPool).live_bytes == kept
+
+
+def test_what_is_collected_in_the_middle_of_something_comes_after_it(device: Device) -> None:
+    """The garbage collector runs at any allocation, as while idle buffers were looked through for one that fits."""
+    pool = device.shared(BufferPool)
+    block = pool.take(12_345, MemoryUse.UPLOAD)
+
+    def give_back() -> None:
+        pool.give_back(block)
+
+    with device.lock:
+        device.when_free(give_back)
+        assert block in pool._taken
+    assert block in pool._taken
+    assert device.shared(BufferPool) is pool and block not in pool._taken
+    device.when_free(lambda: pool.give_back(pool.take(12_345, MemoryUse.UPLOAD)))
+    assert not device._put_off
+
+
+def test_memory_that_is_about_to_come_back_serves_where_there_is_no_other(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = device.shared(BufferPool)
+    block = pool.take(54_321, MemoryUse.UPLOAD)
+    allocate, failures = pool._allocate, [DeviceError("out of memory")]
+
+    def failing_once(nbytes: int, use: MemoryUse) -> Block:
+        if failures:
+            raise failures.pop()
+        return allocate(nbytes, use)
+
+    monkeypatch.setattr(pool, "_allocate", failing_once)
+    pool.free_idle()
+    with device.lock:
+        device.when_free(lambda: pool.give_back(block))
+        other = pool.take(76_543, MemoryUse.UPLOAD)
+        assert block not in pool._taken and not pool._idle_bytes
+    pool.give_back(other)

@@ -96,6 +96,7 @@ class BufferPool:
         try:
             return self._allocate(nbytes, use)
         except DeviceError:
+            self._device.catch_up()
             if not self._idle_bytes:
                 raise
             self.free_idle()

@@ -129,7 +129,7 @@ class Device:
     def shared(self, make: Callable[[Device], Shared]) -> Shared:
         """What all users of the device share: the first call makes it, the end of the device closes it."""
         with self.lock:
-            self._catch_up()
+            self.catch_up()
             if make not in self._shared:
                 self._shared[make] = make(self)
             return self._shared[make]  # type: ignore[return-value]
@@ -139,15 +139,17 @@ class Device:
         return ResourceScope(self.handle, self.live_objects)
 
     def when_free(self, work: Callable[[], None]) -> None:
-        """Do something under the lock: now, or, where another thread has it, when something shared is next asked for.
+        """Do something under the lock: now, or, where a thread has it, when something shared is next asked for.
 
-        For finalizers: they run wherever the garbage collector does, and who has the lock may wait for that thread.
+        For finalizers: they run wherever the garbage collector does. Another thread that has the lock may wait for that
+        one, and this one may be in the middle of what they would change.
         """
         self._put_off.append(work)
-        self._catch_up()
+        if not self.lock._is_owned():  # type: ignore[attr-defined]  # as threading.Condition asks
+            self.catch_up()
 
-    def _catch_up(self) -> None:
-        """Do what was put off, if the lock is free."""
+    def catch_up(self) -> None:
+        """Do what was put off, unless another thread has the lock; a thread that has it is in the middle of nothing."""
         while self._put_off and self.lock.acquire(blocking=False):
             try:
                 if self._put_off:
@@ -204,7 +206,7 @@ class Device:
         with self.lock:
             if not self.is_open:
                 return
-            self._catch_up()
+            self.catch_up()
             vk.lib.vkDeviceWaitIdle(self.handle)
             for user in (*self._users, *reversed(self._shared.values())):
                 user.close()
