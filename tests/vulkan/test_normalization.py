@@ -85,7 +85,8 @@ def by_subgroups(device, monkeypatch):
     monkeypatch.setattr(normalization_kernel, "append_rows", lambda *args: done.append(rows(*args)) or done[-1])
     monkeypatch.setattr(normalization_kernel, "append_held", lambda *args: held(*args) and not done.append(True))
     yield device
-    assert done[0]  # the harness also gives operands that aren't dense, and rows that wider subgroups hold
+    # The harness also gives operands that aren't dense, and wider subgroups hold some rows that are for workgroups.
+    assert done[0] and (device.info.subgroup_size > 8 or done.count(True) >= len(done) // 2)
 
 
 @pytest.mark.parametrize("vectors", [1, 3, 16, 31, 61, 65, 129, 1024])
