@@ -1,11 +1,13 @@
-"""The build step that pyproject.toml can't express: shaders are compiled before the package is collected."""
+"""What pyproject.toml can't express: all rooms are packages, and shaders are compiled before they are collected."""
 
 import subprocess
 import sys
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
+
+ROOMS = {"mobopt": "mobopt", "mobopt.passes": "passes", "mobopt.shaders": "shaders", "mobopt.runtimes": "runtimes"}
 
 
 class BuildWithShaders(build_py):
@@ -19,4 +21,8 @@ class BuildWithShaders(build_py):
         super().run()
 
 
-setup(cmdclass={"build_py": BuildWithShaders})
+setup(
+    packages=[*ROOMS, *(f"{room}.{name}" for room, folder in ROOMS.items() for name in find_packages(folder))],
+    package_dir=ROOMS,
+    cmdclass={"build_py": BuildWithShaders},
+)

@@ -1,4 +1,4 @@
-"""Run mypy over the import package, which setuptools' ``package-dir`` spreads over several folders of the repository.
+"""Run mypy over the import package, which ``package_dir`` of setup.py spreads over several folders of the repository.
 
 mypy does not follow that mapping, so a folder of links shows it the package as it is imported.
 """

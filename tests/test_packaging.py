@@ -1,0 +1,42 @@
+"""Tests of what a wheel has: every module and every file of data that the repository has."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("mobopt", "passes", "shaders", "runtimes")
+COLLECTED = """
+import sys
+import setuptools
+from distutils.core import run_setup
+
+distribution = run_setup("setup.py", stop_after="init")
+distribution.parse_config_files()
+distribution.get_command_obj("egg_info").egg_base = sys.argv[1]
+command = distribution.get_command_obj("build_py")
+command.ensure_finalized()
+files = [source for module in command.find_all_modules() for source in module[2:]]
+files += [f"{folder}/{name}" for _, folder, _, names in command.data_files for name in names]
+print(*files, sep="\\n")
+"""
+
+
+def in_rooms(text: str) -> set[str]:
+    """Return the files of a list, one a line, that lie in the rooms which are packages."""
+    return {Path(line).as_posix() for line in text.splitlines() if line.split("/")[0] in ROOMS}
+
+
+def test_a_wheel_has_every_file_of_the_rooms(tmp_path: Path) -> None:
+    # an editable install finds what a wheel lacks, so nothing else would tell
+    if not (ROOT / ".git").exists():
+        pytest.skip("only a clone tells which files belong to the repository")
+    tracked = subprocess.run(["git", "ls-files", *ROOMS], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    command = [sys.executable, "-c", COLLECTED, str(tmp_path)]
+    collected = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert in_rooms(tracked), "git lists nothing"
+    assert in_rooms(tracked) - in_rooms(collected.stdout) == set()
