@@ -17,7 +17,7 @@ _REQUIRES_GRAD = (
     "during inference phase."
 )
 _OPERATOR = (
-    "Operator {name} exists, remember to call eval() before saving the module{joint} call "
+    "Operator {name} exists, remember to call eval() before saving the module and call "
     "torch.utils.mobile_optimizer.optimize_for_mobile to drop {kind} operator."
 )
 
@@ -56,10 +56,9 @@ def generate_mobile_module_lints(script_module: torch.jit.ScriptModule) -> list[
             lints.append(_lint(LintCode.REQUIRES_GRAD, _REQUIRES_GRAD.format(name=name)))
     for name in torch.jit.export_opnames(script_module):  # type: ignore[no-untyped-call]
         if "dropout" in name:
-            # The full stop is torch's, up to 2.13.
-            lints.append(_lint(LintCode.DROPOUT, _OPERATOR.format(name=name, joint=".and", kind="dropout")))
+            lints.append(_lint(LintCode.DROPOUT, _OPERATOR.format(name=name, kind="dropout")))
         if "batch_norm" in name:
-            lints.append(_lint(LintCode.BATCHNORM, _OPERATOR.format(name=name, joint=" and", kind="batch_norm")))
+            lints.append(_lint(LintCode.BATCHNORM, _OPERATOR.format(name=name, kind="batch_norm")))
     return lints
 
 

@@ -240,6 +240,10 @@ def test_lints_are_torchs_for_every_way() -> None:
     """Before and after optimisation; the optimised module has lost what the lint looks for, as torch's has."""
     from torch.utils.mobile_optimizer import generate_mobile_module_lints as torchs
 
+    def torchs_today(module: torch.jit.ScriptModule) -> list[dict[str, str]]:
+        """Up to 2.13 one message has a full stop too many."""
+        return [item | {"message": item["message"].replace("module.and", "module and")} for item in torchs(module)]
+
     makers: list[Callable[[], torch.jit.ScriptModule]] = [scripted, lambda: torch.jit.script(make_net().train())]
     makers += [lambda way=way: bundle_once(scripted(), way) for way in WAYS]
     makers += [lambda: torch.jit.script(nn.Sequential(nn.Dropout(), nn.Dropout2d(), nn.BatchNorm1d(3)))]
@@ -248,7 +252,7 @@ def test_lints_are_torchs_for_every_way() -> None:
     makers += [lambda: torch.jit.script(nn.LSTM(3, 4, 2, dropout=0.5)), lambda: torch.jit.script(nn.BatchNorm3d(2))]
     for make in makers:
         module = make()
-        assert generate_mobile_module_lints(module) == torchs(module)
+        assert generate_mobile_module_lints(module) == torchs_today(module)
     optimised = optimize_for_mobile(bundle_once(scripted(), "bundle_inputs"))
     assert [item["name"] for item in generate_mobile_module_lints(optimised)] == ["BUNDLED_INPUT"]
     assert generate_mobile_module_lints(optimised) == torchs(optimised)

@@ -512,7 +512,10 @@ def test_lints_are_torchs(net: Net) -> None:
 
     bundled = bundled_inputs.bundle_inputs(torch.jit.script(net), [(torch.zeros(1, 3, 4, 4),)])
     for module in (torch.jit.script(net.train()), torch.jit.script(net.eval()), bundled):
-        assert mobopt.generate_mobile_module_lints(module) == generate_mobile_module_lints(module)
+        torchs = generate_mobile_module_lints(module)
+        for item in torchs:  # up to 2.13 one message has a full stop too many
+            item["message"] = item["message"].replace("module.and", "module and")
+        assert mobopt.generate_mobile_module_lints(module) == torchs
     with pytest.raises(TypeError, match="but ScriptModule is expected"):
         mobopt.generate_mobile_module_lints(net)  # type: ignore[arg-type]
 

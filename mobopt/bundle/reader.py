@@ -18,6 +18,7 @@ from mobopt.bundle.versions import check_meaning
 from mobopt.errors import BundleError, GraphError
 from mobopt.ir import Program, verify
 from mobopt.ir.types import OptionalType
+from mobopt.ops.former import replace_former
 from mobopt.ops.state import settle_state
 
 _PREFERENCES = ("bytecode", "code")
@@ -90,6 +91,7 @@ def _read(file: ModelFile, prefer: str, methods: Collection[str] | None, librari
         fill_from_source(program, modules, library, file.constants(), allowance, methods)
         program.metadata |= {"kind": "torchscript", "bytecode_version": None}
     check_meaning(program, version)
+    replace_former(program)
     program.metadata |= {"archive_version": version, "extra_files": file.extra_files()}
     return program
 

@@ -21,6 +21,7 @@ from mobopt.bundle.open_file import open_model_file
 from mobopt.bundle.unpickler import CUSTOM_CLASSES
 from mobopt.ir import Node, Program
 from mobopt.ops.contexts import GruPackedContext, PackedContext
+from mobopt.ops.former import LAST_RELEASE
 from mobopt.ops.quantized import DEQUANTIZE
 from mobopt.ops.quantized_contexts import QUANTIZED_CLASSES, QuantizedLayer
 from mobopt.ops.targets import RELEASES, Target, judge, rows_for
@@ -255,6 +256,8 @@ def _operator_needs(program: Program) -> Iterator[Need]:
             found[node.op] = Need(node.op, None, "", "weights of few bits are for mobopt's own runtime")
         elif not node.op.startswith(("prim::", "aten::", "quantized::", "metal::")):
             found[node.op] = Need(node.op, None, "", "no release of PyTorch registers it; the app must bring it")
+    for name in program.metadata.get("former_operators", ()):
+        found[name] = Need(name, OLDEST, LAST_RELEASE, "later releases have dropped the operator")
     yield from (found[name] for name in sorted(found))
 
 
@@ -266,15 +269,13 @@ def _is_later(need: Need, other: Need) -> bool:
 
 def _cpu_need(node: Node, program: Program) -> Need | None:
     """The oldest release whose CPU build has an operator, if that is not the oldest of all."""
-    why = ""
+    why, came = "", ""
     for release in RELEASES:
         finding = judge(node, Target("cpu", release), attributes=program.attributes)
         if finding.is_good:
             return Need(node.qualified_op, release, "", why) if why else None
-        why = finding.why
-    # Newer than all releases that are known in full; the installed one may be the oldest to have it.
-    installed = ".".join(torch.__version__.split(".")[:2]) if is_in_torch(node.op) else None
-    return Need(node.qualified_op, installed, "", why)
+        why, came = finding.why, finding.row.came if finding.row is not None else ""
+    return Need(node.qualified_op, came or None, "", why)
 
 
 def _contexts(program: Program) -> Iterator[PackedContext]:
@@ -314,7 +315,8 @@ def _transfers(program: Program) -> tuple[str, ...]:
 def _opens_here(program: Program) -> bool:
     """Whether the installed torch has every operator and class."""
     has_others = any(not isinstance(context, QuantizedLayer) for context in _contexts(program))
-    return all(is_in_torch(node.op) for node in _nodes(program)) and not has_others
+    names = {node.op for node in _nodes(program)} | set(program.metadata.get("former_operators", ()))
+    return all(map(is_in_torch, names)) and not has_others
 
 
 def _notes(program: Program, backend: str, transfers: tuple[str, ...]) -> Iterator[str]:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from mobopt.ops.affine_tensor import QUINT8
 from mobopt.ops.contexts import (
     BatchNormPackedContext,
     Conv1dPackedContext,
@@ -26,7 +25,6 @@ from mobopt.ops.contexts import (
     VulkanConv2dOpContext,
 )
 from mobopt.runtimes.cpu.packed_common import beside, clamped_convolution, clamped_transposed_convolution
-from mobopt.runtimes.cpu.packed_quantized import quantize_per_tensor
 from mobopt.runtimes.cpu.recurrent_checks import check_lstm
 
 Tensor = torch.Tensor
@@ -146,7 +144,10 @@ def _arithmetic(operator: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., T
 
 
 def _rounded(result: Tensor, scale: float, zero_point: int) -> Tensor:
-    return quantize_per_tensor(result, scale, zero_point, QUINT8)
+    """Steps as the kernels of Vulkan round to them, to even with the zero point, which torch's builds do or don't."""
+    inverse = (1 / torch.tensor(scale)).double()
+    steps = (result.double() * inverse + zero_point).float().round().clamp(0, 255).nan_to_num(0.0)
+    return torch._make_per_tensor_quantized_tensor(steps.to(torch.uint8), scale, zero_point)
 
 
 VULKAN_KERNELS: dict[str, Callable[..., Any]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,11 +14,12 @@ from click.testing import CliRunner
 from torch import nn
 
 import mobopt
-from mobopt.bundle import read_bundle, write_lite
+from mobopt.bundle import read_bundle, write_lite, write_torchscript
 from mobopt.commands import main
 from mobopt.ir import Program
 from mobopt.ops.contexts import CONTEXT_CLASSES
 from mobopt.ops.schemas import schemas_of
+from mobopt.runtimes.cpu import Interpreter
 from mobopt.tools.requirements import CLASSES, REGISTERED, Need, Needs, inspect_bundle, needs_of
 
 
@@ -121,6 +123,35 @@ def test_operators_that_are_gone() -> None:
     node.op = "app::own"
     found = needs_of(program, ["torchscript"])
     assert found.oldest is None and "the app must bring it" in str(found.decisive[0])
+
+
+def test_operators_that_torch_has_dropped() -> None:
+    """A file that names them is read as what they have become; stock torch from 2.14 on doesn't open it."""
+    from mobopt.ir import parse_graph
+
+    text = (
+        "graph(%self : __torch__.M,\n      %x : Tensor):\n  %upper : bool = prim::Constant[value=1]()\n"
+        "  %some : bool = prim::Constant[value=0]()\n  %t : Tensor = aten::cholesky(%x, %upper)\n"
+        "  %q : Tensor, %r : Tensor = aten::qr(%x, %some)\n"
+        "  %all : (Tensor, Tensor, Tensor) = prim::TupleConstruct(%t, %q, %r)\n  return (%all)\n"
+    )
+    x = torch.rand(5, 5, generator=torch.Generator().manual_seed(3)) + 5 * torch.eye(5)
+    x = x + x.mT
+    for write in (write_torchscript, write_lite):
+        file = io.BytesIO()
+        write(Program({"forward": parse_graph(text)}, class_name="__torch__.M"), file)
+        file.seek(0)
+        program = read_bundle(file)
+        assert {node.op for node in program.methods["forward"].walk()} >= {"aten::linalg_cholesky", "aten::linalg_qr"}
+        found = Interpreter(program).run("forward", [x])
+        torch.testing.assert_close(found, (torch.linalg.cholesky(x, upper=True), *torch.linalg.qr(x, "complete")))
+        needs = needs_of(program, ["torchscript"])
+        assert (needs.newest, needs.opens_here) == ("2.13", bool(schemas_of_torch("aten::qr")))
+        assert str(needs.decisive[0]).startswith("aten::cholesky: PyTorch 1.9 to 2.13 (later releases have dropped")
+
+
+def schemas_of_torch(name: str) -> list[Any]:
+    return list(torch._C._jit_get_schemas_for_operator(name))
 
 
 def test_tables_know_every_operator_and_class() -> None:

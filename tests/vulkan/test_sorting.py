@@ -97,6 +97,7 @@ def test_search(any_device: Device, right: bool, as_int32: bool) -> None:
 WITH_NAN = torch.where(_randn(5, 7) > 1, torch.nan, _randn(5, 7))
 X, MASK = _randn(4, 3, 5), _randn(4, 3) > 0
 COUNT = int(MASK.sum())
+FRACTIONS = torch.tensor([0.0, 0.31, 0.5, 1.0])
 CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "topk": (lambda x: x.topk(7, 1, largest=False), (_randn(3, 1009),)),
     "kthvalue": (lambda x: x.kthvalue(3, 1, keepdim=True), (TURNED,)),
@@ -107,6 +108,25 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "cummin with NaN": (lambda x: x.cummin(1), (WITH_NAN,)),
     "quantile": (lambda x: torch.quantile(x, torch.tensor([0.1, 0.75]), 1), (_randn(3, 37),)),
     "nanquantile": (lambda x: torch.nanquantile(x, 0.4, 1, interpolation="nearest"), (WITH_NAN,)),
+    "quantiles between dimensions": (
+        lambda x: (
+            torch.quantile(x, 0.3, 1, True),
+            torch.quantile(x, FRACTIONS, -2, True),
+            torch.quantile(x, FRACTIONS),
+        ),
+        (_randn(3, 11, 5),),
+    ),
+    "quantile with NaN": (lambda x: torch.quantile(x, FRACTIONS, 0, interpolation="higher"), (WITH_NAN,)),
+    "quantile of one": (lambda x: torch.quantile(x.sum(), FRACTIONS, interpolation="lower"), (_randn(3),)),
+    "nanquantiles": (
+        lambda x: (
+            torch.nanquantile(x, FRACTIONS, 1),
+            torch.nanquantile(x, 0.7, 0, True, interpolation="midpoint"),
+            torch.nanquantile(x[:1] / 0 * 0, 0.5, 1),
+        ),
+        (WITH_NAN,),
+    ),
+    "quantile of infinities": (lambda x: torch.quantile(x / 0, 0.5, 1), (_few(7, 11).float(),)),
     "bucketize": (lambda x: torch.bucketize(x, torch.tensor([-1.0, 0.0, 1.0]), right=True), (X,)),
     "bucketize one of a wider dtype": (
         lambda x, v: torch.bucketize(v, x, right=True),

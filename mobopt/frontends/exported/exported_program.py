@@ -29,6 +29,7 @@ from mobopt.frontends.torchscript import frozen
 from mobopt.ir import Program
 from mobopt.ir.arguments import bind_arguments
 from mobopt.ir.nests import map_leaves
+from mobopt.ops.former import replace_former
 
 _FORWARD = "forward"
 
@@ -139,6 +140,7 @@ class ExportedProgramSource(Source):
 
 def _program(model: ExportedModel, preserved: Sequence[str]) -> Program:
     program = frozen(model.program, preserved)
+    replace_former(program)
     recompose(program)
     let_views_copy(program)
     return program

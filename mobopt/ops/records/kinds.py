@@ -8,7 +8,7 @@ from mobopt.ops.records.record import Trait
 _OF_FLOATS = """
     _batch_norm_with_update _native_batch_norm_legit _safe_softmax adaptive_avg_pool1d adaptive_avg_pool2d
     adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d addcdiv batch_norm
-    binary_cross_entropy binary_cross_entropy_with_logits cdist celu cholesky cholesky_inverse cholesky_solve
+    binary_cross_entropy binary_cross_entropy_with_logits cdist celu cholesky_inverse cholesky_solve
     complex cosine_similarity cross_entropy_loss ctc_loss dist elu frac frexp gelu geqrf glu grid_sampler
     grid_sampler_2d grid_sampler_3d group_norm hardshrink hardsigmoid hardswish huber_loss hypot igamma igammac
     instance_norm kl_div layer_norm leaky_relu lerp linalg_cholesky linalg_cholesky_ex linalg_det

@@ -65,7 +65,7 @@ _BAGS = operators("embedding_bag", Trait.READS_STRIDES)
 _ONE_HOT = operators("one_hot", Trait.SIZES_BY_ELEMENTS, Trait.CHECKS_ELEMENTS)
 _CHECKED = operators(
     """
-    binary_cross_entropy cholesky histc inverse linalg_cholesky linalg_inv linalg_lu_factor linalg_matrix_power
+    binary_cross_entropy histc inverse linalg_cholesky linalg_inv linalg_lu_factor linalg_matrix_power
     linalg_solve linalg_tensorinv linalg_tensorsolve
     """,
     *(Trait.CHECKS_ELEMENTS, Trait.DELICATE),

@@ -41,6 +41,8 @@ class Row:
     """Arguments that the kernel takes from the CPU as they are."""
     new_arguments: tuple[str, ...] = ()
     """Arguments in the condition that the oldest torch which mobopt runs on lacks; there, no call is the row's."""
+    came: str = ""
+    """The release after all of :data:`RELEASES` that brought what they lack."""
     place: str = "a row"
     """File and number, for errors."""
 

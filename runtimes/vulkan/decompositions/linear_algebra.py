@@ -50,12 +50,6 @@ def qr(build: NodeBuilder, node: Node) -> Sequence[Value]:
     return build("aten::linalg_householder_product", vectors, scales), triangle
 
 
-@decomposes("aten::qr")
-def old_qr(build: NodeBuilder, node: Node) -> Sequence[Value]:
-    """The older form."""
-    return build.all("aten::linalg_qr", node["self"], "reduced" if node["some"] else "complete")
-
-
 @decomposes("aten::triangular_solve")
 def triangular_solve(build: NodeBuilder, node: Node) -> Sequence[Value]:
     """The older form, whose matrix may be transposed, and comes back."""

@@ -57,7 +57,7 @@ def _refuses(call: Node) -> bool:
     return bool(call["check_errors"]) if call.op.endswith("_ex") else True
 
 
-@lowers("aten::linalg_cholesky_ex", "aten::linalg_cholesky", "aten::cholesky", check=check_matrices)
+@lowers("aten::linalg_cholesky_ex", "aten::linalg_cholesky", check=check_matrices)
 def cholesky(plan: Plan, call: Node) -> DeviceTensor | tuple[DeviceTensor, ...]:
     """A triangle whose product with its own transpose is the matrix."""
     source = plan.tensor(call.args[0])
