@@ -174,8 +174,10 @@ def optimize_for_mobile(
     source = source_for(source, settings.backend, settings.is_for_phones)
     calibration = checked_calibration(calibration_inputs, settings)
     optimized = optimize(source, settings, example_inputs, passes, bounds=bounds, calibration=calibration)
-    if settings.asks_for_sizes and (unknown := unknown_text(optimized.original, optimized.notes, optimized.inputs)):
-        warnings.warn(f"{unknown}. Give example_inputs", stacklevel=2)
+    if settings.asks_for_sizes and (
+        unknown := unknown_text(optimized.original, optimized.notes, optimized.inputs, ". Give example_inputs")
+    ):
+        warnings.warn(unknown, stacklevel=2)
     if by_size := by_size_text(optimized.program, optimized.notes):
         warnings.warn(f"{by_size}. Declare fewer sizes, by bounds or in the export, where they suffice", stacklevel=2)
     if poor := poorly_quantized(optimized.notes):

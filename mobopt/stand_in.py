@@ -17,6 +17,7 @@ from functools import cache
 import torch
 
 from mobopt.bundle import write_torchscript
+from mobopt.deprecations import of_torchscript_unsaid
 from mobopt.ir import Attribute, Graph, InsertionPoint, Program, Value
 from mobopt.ir.types import ANY, ClassType, Type
 from mobopt.ops.contexts import PackedContext
@@ -37,7 +38,8 @@ def stand_in(program: Program) -> torch.jit.ScriptModule:
     buffer = io.BytesIO()
     write_torchscript(_without_contexts(program), buffer)
     buffer.seek(0)
-    module: torch.jit.ScriptModule = torch.jit.load(buffer, map_location="cpu")  # type: ignore[no-untyped-call]
+    with of_torchscript_unsaid():
+        module: torch.jit.ScriptModule = torch.jit.load(buffer, map_location="cpu")  # type: ignore[no-untyped-call]
     return module
 
 

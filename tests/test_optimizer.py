@@ -193,6 +193,24 @@ def test_unknown_sizes_are_a_warning(net: Net) -> None:
         optimize_for_mobile(torch.jit.script(net), backend="vulkan")
 
 
+class _Counting(nn.Module):
+    """Sets an attribute, by which later calls may be of any size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("last", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.last = torch.relu(x + self.last)
+        return self.last
+
+
+def test_inputs_are_not_asked_for_that_are_there() -> None:
+    with pytest.warns(UserWarning, match="2 operators run .* more than those of inputs.*that calls assign") as found:
+        optimize_for_mobile(torch.jit.script(_Counting()), backend="vulkan", example_inputs=[torch.rand(1, 3, 5, 5)])
+    assert not any("Give example_inputs" in str(item.message) for item in found)
+
+
 def test_optimised_twice(optimized: mobopt.MobileModule) -> None:
     with pytest.raises(UnsupportedError, match="optimised already"):
         optimize_for_mobile(optimized, backend="vulkan")

@@ -18,6 +18,7 @@ ROOMS = {
     "mobopt.__main__": "commands",
     "mobopt.bundle": "bundle",
     "mobopt.commands": "commands",
+    "mobopt.deprecations": "deprecations",
     "mobopt.display": "display",
     "mobopt.environment": "environment",
     "mobopt.errors": "errors",
@@ -49,6 +50,7 @@ ROOMS = {
 
 _BELOW_VULKAN = "errors ir ops runtimes"
 BELOW = {
+    "deprecations": "",
     "display": "",
     "environment": "errors",
     "errors": "",
@@ -60,21 +62,21 @@ BELOW = {
     "bundle": "errors files ir ops",
     "runtimes": "errors ir ops",
     "passes": "errors ir ops options runtimes",
-    "frontends": "errors bundle ir ops passes runtimes",
+    "frontends": "deprecations errors bundle ir ops passes runtimes",
     "samples": "errors frontends ir ops passes runtimes",
-    "exporters": "errors bundle ir ops options passes runtimes",
+    "exporters": "deprecations errors bundle ir ops options passes runtimes",
     "engine": "environment errors files shaders runtimes",
     "kernels": f"{_BELOW_VULKAN} engine shaders",
     "lowerings": f"{_BELOW_VULKAN} engine kernels shaders",
     "decompositions": f"{_BELOW_VULKAN} kernels lowerings",
     "compile": f"{_BELOW_VULKAN} engine kernels lowerings decompositions",
     "vulkan": f"{_BELOW_VULKAN} options engine kernels lowerings compile",
-    "module": "errors bundle frontends ir ops options passes runtimes vulkan engine",
+    "module": "deprecations errors bundle frontends ir ops options passes runtimes vulkan engine",
     "onnx_backend": "errors frontends ir module options engine",
     "optimizer": "errors frontends ir module ops options passes runtimes samples",
     "tools": (
-        "errors bundle display exporters files frontends ir module ops optimizer options passes runtimes samples "
-        "vulkan engine"
+        "deprecations errors bundle display exporters files frontends ir module ops optimizer options passes runtimes "
+        "samples vulkan engine"
     ),
     "commands": "environment errors bundle display face files ops options passes samples tools engine",
     "integrations": "errors frontends ir ops optimizer options runtimes vulkan engine",

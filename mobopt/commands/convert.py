@@ -262,7 +262,7 @@ def _print(conversion: Conversion, explain: bool) -> None:
     if conversion.by_size:
         say(f"by size: {conversion.by_size}; declare fewer sizes, with --bound or in the export, where they suffice")
     if conversion.unknown:
-        say(f"unknown: {conversion.unknown}; give inputs, to other methods with --input METHOD:FILE")
+        say(f"unknown: {conversion.unknown}")
 
 
 _SHOWN_ALONE = 3

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from mobopt.bundle import write_torchscript
+from mobopt.deprecations import of_torchscript_unsaid
 from mobopt.errors import InputError, MoboptError
 from mobopt.exporters.exported_program import Exported, Sizes, exported_program, save
 from mobopt.exporters.plain import PlainModel
@@ -101,7 +102,8 @@ class TorchScriptFile(Target):
         """All methods."""
         program = order.plain.program
         write_torchscript(program, path, extra_files=order.extra_files)
-        loaded = torch.jit.load(path)  # type: ignore[no-untyped-call]
+        with of_torchscript_unsaid():
+            loaded = torch.jit.load(path)  # type: ignore[no-untyped-call]
 
         def call(method: str) -> Call:
             return lambda arguments: _without_gradients(getattr(loaded, method), arguments)

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from mobopt.deprecations import of_torchscript_unsaid
+
 _CALL, _TRACED = "prim::PythonOp", "Subgraph"
 
 
@@ -30,7 +32,8 @@ def without_python_functions(module: torch.jit.ScriptModule) -> torch.jit.Script
     if is_whole:
         return copied
     kept = [name for name in module._c._method_names() if name != "forward"]
-    return torch.jit.freeze(copied.eval(), kept, optimize_numerics=False)  # type: ignore[no-untyped-call,no-any-return]
+    with of_torchscript_unsaid():
+        return torch.jit.freeze(copied.eval(), kept, optimize_numerics=False)  # type: ignore[no-untyped-call,no-any-return]
 
 
 def _inline(block: Any, graph: Any) -> bool:

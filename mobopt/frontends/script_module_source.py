@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from mobopt.deprecations import of_torchscript_unsaid
 from mobopt.errors import InputError, MissingMethodError
 from mobopt.frontends.source import Source, bundled_for, interpreted
 from mobopt.frontends.torchscript import in_floats, read_frozen, saved_module
@@ -32,7 +33,8 @@ class ScriptModuleSource(Source):
             return interpreted(self.program.clone(), method, is_bounded)
         module = self._module
         if self.program.attributes:
-            module = torch.jit.load(io.BytesIO(saved_module(module)))  # type: ignore[no-untyped-call]
+            with of_torchscript_unsaid():
+                module = torch.jit.load(io.BytesIO(saved_module(module)))  # type: ignore[no-untyped-call]
         return lambda inputs: _run_in_evaluation(module, method, inputs)
 
     def example_calls(self, method: str = "forward") -> list[Sequence[Any]]:

@@ -55,22 +55,30 @@ def methods_without_examples(program: Program, inputs: ChosenInputs) -> list[str
     ]
 
 
-def unknown_text(program: Program, notes: Sequence[Note], inputs: ChosenInputs) -> str:
-    """What is not known, in a sentence without an end; empty if all is.
+def unknown_text(program: Program, notes: Sequence[Note], inputs: ChosenInputs, remedy: str) -> str:
+    """What is not known, in a sentence; empty if all is.
 
     Args:
         program: before the passes.
         notes: what these said.
         inputs: what decided about sizes.
+        remedy: how the caller gives inputs, which ends the sentence where they would help.
     """
     if not inputs.examples.arguments:
         return (
             "no inputs are known that the model takes, and what a phone's GPU computes right depends on their sizes: "
             "what it computes right for some only runs on the phone's CPU with Vulkan, and may be wrong with Metal"
+            f"{remedy}"
         )
     count, methods = len(unknown_notes(notes)), methods_without_examples(program, inputs)
     if not count:
         return ""
-    where = f", in {', '.join(methods)}" if methods else ""
     what = "1 operator runs" if count == 1 else f"{count} operators run"
-    return f"{what} on the phone's CPU, because no example input tells the sizes of its tensors{where}"
+    if methods:
+        why = f"no example input tells the sizes of its tensors, in {', '.join(methods)}{remedy}"
+    else:
+        why = (
+            "the sizes of its tensors depend on more than those of inputs: on elements, on turns of a loop, or on "
+            "an attribute that calls assign"
+        )
+    return f"{what} on the phone's CPU, because {why}"

@@ -12,13 +12,13 @@ import json
 import logging
 import math
 import sys
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 
 import torch
 
+from mobopt.deprecations import of_torchscript_unsaid
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.options import OWN_RUNTIME, Settings
 from mobopt.passes.manager import run_passes
@@ -102,8 +102,7 @@ def run(device: Device, compute: Compute, arguments: Sequence[torch.Tensor]) -> 
     Raises:
         UnsupportedError: the device has no kernel for it.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of tracing
+    with of_torchscript_unsaid():
         traced = torch.jit.trace(_Calls(compute), tuple(arguments), check_trace=False)  # type: ignore[no-untyped-call]
     program = program_from_script_module(traced)
     run_passes(program, pipeline_for(Settings("vulkan", OWN_RUNTIME)))

@@ -33,6 +33,7 @@ from mobopt.tools.lacks import Lack, find_lacks
 DEFAULT_BYTECODE_VERSION = 8
 _TORCHSCRIPT, _LITE = ".pt", ".ptl"
 _LACKS_SHOWN = 20
+_REMEDY = "; give inputs, to other methods with --input METHOD:FILE"
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ def convert_file(
         tuple(lacks),
         tuple(kept),
         agreement is not None and agreement.is_rounding,
-        unknown_text(optimized.original, optimized.notes, optimized.inputs) if settings.asks_for_sizes else "",
+        unknown_text(optimized.original, optimized.notes, optimized.inputs, _REMEDY) if settings.asks_for_sizes else "",
         by_size_text(optimized.program, optimized.notes),
         expansion_remark(optimized.original),
         time.perf_counter() - started,

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy
 import torch
 
+from mobopt.deprecations import of_torchscript_unsaid
 from mobopt.errors import InputError
 from mobopt.files import whole_file
 from mobopt.options import Settings
@@ -80,7 +81,7 @@ def demonstrate(
     show("scripting MobileNetV2")
     model = demo_model()
     (image,) = random_inputs([SHAPE])
-    with whole_file(source) as file:
+    with whole_file(source) as file, of_torchscript_unsaid():
         torch.jit.save(torch.jit.script(model), file)
     with whole_file(input_path) as file:
         numpy.save(file, image.numpy())
