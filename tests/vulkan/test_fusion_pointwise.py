@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import textwrap
-from collections.abc import Mapping
 
 import pytest
 import torch
+from graph_texts import SIZES, expect, graph_of, text_of
 from harness import assert_close, run_graph
 
-from mobopt.ir import Graph, Value, named_constants, parse_graph, print_graph, verify_graph
+from mobopt.ir import Graph, Value, parse_graph
 from mobopt.runtimes.segment import Returned, Segment
 from mobopt.runtimes.vulkan.compile.build import build_stream
 from mobopt.runtimes.vulkan.compile.fusion_pointwise import FUSED, fuse_pointwise
@@ -25,31 +24,11 @@ from mobopt.shaders.enumerations import Opcode
 
 load_lowerings()
 
-SIZES = (2, 5, 7, 6)
-F = "Float(2, 5, 7, 6)"
-
-
-def graph_of(text: str, constants: Mapping[str, torch.Tensor] | None = None) -> Graph:
-    """A graph; ``F`` is short for the usual type."""
-    return parse_graph(re.sub(r": F\b", f": {F}", textwrap.dedent(text)), constants)
-
-
-def text_of(graph: Graph) -> str:
-    """The text of a graph, which must be sound and read as it prints."""
-    verify_graph(graph)
-    text = print_graph(graph)
-    assert print_graph(parse_graph(text, named_constants(graph))) == text
-    return print_graph(graph, digests=False).replace(f": {F}", ": F")
-
 
 def fused(text: str, **options: bool) -> tuple[Graph, str]:
     graph = graph_of(text)
     fuse_pointwise(graph, **options)
     return graph, text_of(graph)
-
-
-def expect(text: str) -> str:
-    return textwrap.dedent(text).lstrip("\n")
 
 
 def test_a_chain_becomes_one_node(any_device) -> None:
@@ -182,86 +161,6 @@ def test_long_chains_are_cut_where_the_shader_is_full(device) -> None:
     value = torch.randn(SIZES)
     (found,) = run_graph(device, graph, [value])
     assert_close(found, value + sum(range(25)))
-
-
-COPIES = """
-    graph(%x : F):
-      %a : F = aten::relu(%x)
-      %b : F = aten::clone(%a, None)
-      %c : F = LAST(%b)
-      return (%c)
-    """
-
-
-def simplified(text: str) -> str:
-    graph = graph_of(text)
-    simplify(graph)
-    return text_of(graph)
-
-
-def test_copies_go() -> None:
-    assert simplified(COPIES.replace("LAST", "aten::neg")) == expect(
-        """
-        graph(%x : F):
-          %a : F = aten::relu(%x)
-          %c : F = aten::neg(%a)
-          return (%c)
-        """
-    )
-
-
-@pytest.mark.parametrize("step", ["div.Scalar(%a, 1.0)", "mul.Scalar(%a, 1)"])
-def test_factors_of_one_go(step: str) -> None:
-    text = COPIES.replace("aten::clone(%a, None)", f"aten::{step}").replace("LAST", "aten::neg")
-    assert simplified(text) == simplified(COPIES.replace("LAST", "aten::neg"))
-
-
-@pytest.mark.parametrize("step", ["div.Scalar(%a, 1.5)", "mul.Scalar(%a, -1)", "add.Scalar(%a, 1, 1)"])
-def test_other_numbers_stay(step: str) -> None:
-    assert step in simplified(COPIES.replace("aten::clone(%a, None)", f"aten::{step}").replace("LAST", "aten::neg"))
-
-
-def test_integers_that_become_floats_by_one_stay() -> None:
-    text = """
-        graph(%x : Long(2, 5)):
-          %y : Float(2, 5) = aten::div.Scalar(%x, 1)
-          return (%y)
-        """
-    assert "aten::div.Scalar(%x, 1)" in simplified(text)
-
-
-def test_concatenations_with_nothing_go() -> None:
-    """As of what Phi-3's rotary positions leave of a head, which is nothing."""
-    text = """
-        graph(%x : F):
-          %a : F = aten::relu(%x)
-          %n : Float(2, 5, 7, 0) = aten::slice.Tensor(%a, 3, 6, 9223372036854775807, 1)
-          %b : F = aten::cat([%a, %n], -1)
-          %c : F = aten::neg(%b)
-          return (%c)
-        """
-    found = simplified(text)
-    assert "aten::cat" not in found and "aten::neg(%a)" in found
-
-
-def test_copies_that_the_caller_is_given_stay() -> None:
-    for returned in ("%b", "%a, %b"):
-        source = "%x" if returned == "%b" else "%a"
-        before = expect(
-            f"""
-            graph(%x : F):
-              %a : F = aten::relu(%x)
-              %b : F = aten::clone({source}, None)
-              %c : F = aten::neg(%a)
-              return ({returned}, %c)
-            """
-        )
-        assert simplified(before) == before
-
-
-def test_a_copy_of_a_computed_tensor_is_that_tensor() -> None:
-    text = simplified(COPIES.replace("LAST", "aten::neg").replace("return (%c)", "return (%c, %b)"))
-    assert "clone" not in text and "return (%c, %a)" in text
 
 
 SHARED = """
@@ -468,37 +367,6 @@ def test_a_result_in_the_middle_is_moved_to_the_end() -> None:
     builder.step(Opcode.NEG, x)
     program = builder.program(moved)
     assert [item.opcode for item in program.instructions] == [Opcode.MOVE, Opcode.NEG, Opcode.MOVE]
-
-
-def test_views_that_show_a_tensor_as_it_is_go() -> None:
-    graph = graph_of(
-        """
-        graph(%x : Float(3, 4)):
-          %a : Float(1, 3, 4) = aten::unsqueeze(%x, 0)
-          %b : Float(3, 4) = aten::squeeze.dim(%a, 0)
-          %c : Float(3, 4) = aten::relu(%b)
-          %d : Float(12) = aten::flatten.using_ints(%c, 0, 1)
-          %e : Float(3, 4) = aten::view(%d, [3, 4])
-          %f : Float(3, 4) = aten::neg(%e)
-          %g : Float(4, 3) = aten::view(%f, [4, 3])
-          %h : Float(3, 4) = aten::permute(%g, [1, 0])
-          %i : Float(3, 4) = aten::neg(%h)
-          return (%d, %i)
-        """
-    )
-    simplify(graph)
-    assert text_of(graph) == expect(
-        """
-        graph(%x : Float(3, 4)):
-          %c : Float(3, 4) = aten::relu(%x)
-          %d : Float(12) = aten::flatten.using_ints(%c, 0, 1)
-          %f : Float(3, 4) = aten::neg(%c)
-          %g : Float(4, 3) = aten::view(%f, [4, 3])
-          %h : Float(3, 4) = aten::permute(%g, [1, 0])
-          %i : Float(3, 4) = aten::neg(%h)
-          return (%d, %i)
-        """
-    )
 
 
 def test_long_numbers_are_made_once() -> None:

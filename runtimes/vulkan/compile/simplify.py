@@ -22,6 +22,8 @@ def simplify(graph: Graph) -> None:
     """Take out copies and dtypes that say nothing, and make batch normalisation arithmetic."""
     for node in list(graph.block.nodes):
         _leave_out_dtype(node)
+    for node in list(graph.block.nodes):
+        _leave_out_zero(node)
     for node in graph.block.nodes:
         _make_arithmetic(node)
     for node in graph.block.nodes:
@@ -50,6 +52,31 @@ def _leave_out_dtype(node: Node) -> None:
         return
     if scalar_type(given) == x.dtype == node.output.dtype:
         replace_call(node, node.qualified_op, (*node.args[:place], None, *node.args[place + 1 :]))
+
+
+def _leave_out_zero(node: Node) -> None:
+    """Add no zero to integers: places of one token are ``arange(1)``, and where it stands is added to them.
+
+    Given:
+        %p : Long(1) = aten::add.Tensor(%arange, %place, 1)
+    Result:
+        %p : Long(1) = aten::reshape(%place, [1])
+    """
+    if node.qualified_op != "aten::add.Tensor" or node.output.dtype.is_floating_point or node.output.dtype.is_complex:
+        return
+    first, second, alpha = node.args
+    zero, x = (first, second) if _is_zero(first) and alpha == 1 else (second, first)
+    if not _is_zero(zero) or x.dtype != node.output.dtype:
+        return
+    if x.sizes == node.output.sizes:
+        replace_call(node, "aten::alias", (x,))
+    else:
+        replace_call(node, "aten::reshape", (x, list(node.output.sizes)))
+
+
+def _is_zero(value: Value) -> bool:
+    """Whether it is one number that is known, and zero."""
+    return value.elements is not None and value.elements.numel() == 1 and not value.elements.any()
 
 
 def _leave_rows(node: Node) -> None:
