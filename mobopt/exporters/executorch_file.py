@@ -83,10 +83,12 @@ def _runner(path: Path, program: torch.export.ExportedProgram, order: Order) -> 
         module = program.module()
         text = "torch, before it was lowered (ExecuTorch's pip package has no runtime for Vulkan)"
         return lambda arguments: module(*arguments), text
-    runtime: Any = importlib.import_module("executorch.runtime").Runtime.get()
     data = path.read_bytes()
-    loaded = runtime.load_program(data)
-    method = loaded.load_method("forward")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that its API is experimental
+        runtime: Any = importlib.import_module("executorch.runtime").Runtime.get()
+        loaded = runtime.load_program(data)
+        method = loaded.load_method("forward")
 
     def call(arguments: list[Any], kept: tuple[Any, ...] = (data, loaded)) -> Any:  # a method reads memory of both
         leaves = method.execute(pytree.tree_leaves(arguments))
