@@ -5,7 +5,7 @@
 
 layout(constant_id = 15) const int QUERY_TURNED = 0;
 layout(constant_id = 16) const int KEY_TURNED = 0;
-layout(constant_id = 17) const int TURNED = 2; // vec4s of a row that are turned, the first ones, an even number
+layout(constant_id = 17) const int TURNED = 2; // vec4s of a row that are turned, the first ones, an even number of halves
 layout(constant_id = 18) const int WRAPS = 0;  // places count from the end of the caches, too
 layout(constant_id = 19) const int PLACE = 0;  // which element of `places`
 layout(constant_id = 20) const int NEW_FORMS = 0; // three bits each: of the new key, the new value, cosines and sines
@@ -25,6 +25,7 @@ layout(constant_id = 33) const int SINES_START = 0;
 layout(constant_id = 34) const int SINES_OUTER = 0;
 layout(constant_id = 35) const int SINES_MIDDLE = 0;
 layout(constant_id = 36) const int SINES_INNER = 0;
+layout(constant_id = 37) const int NEIGHBOURS = 0; // whether neighbours are turned, in place of halves
 
 READS(7, new_keys)
 READS(8, new_values)
@@ -41,8 +42,12 @@ vec4 cosines_at(int quad, ivec3 batch) { return LOAD_FLOATS4(cosines, NEW_FORMS 
 vec4 sines_at(int quad, ivec3 batch) { return LOAD_FLOATS4(sines, NEW_FORMS >> 9 & 7, NEST(SINES, batch) + quad); }
 
 vec4 turned(vec4 own, vec4 other, int quad, vec4 cosines, vec4 sines) {
+    if (NEIGHBOURS != 0) return own * cosines + vec4(-own.y, own.x, -own.w, own.z) * sines;
     return own * cosines + (quad < TURNED / 2 ? -other : other) * sines;
 }
 
-// The vec4 of the other half of what is turned.
-int opposite(int quad) { return quad < TURNED / 2 ? quad + TURNED / 2 : quad - TURNED / 2; }
+// The vec4 of the other half of what is turned, or, of neighbours, itself.
+int opposite(int quad) {
+    if (NEIGHBOURS != 0) return quad;
+    return quad < TURNED / 2 ? quad + TURNED / 2 : quad - TURNED / 2;
+}

@@ -1,7 +1,7 @@
 #version 450
 // What a decoder does between the product that makes queries, keys and values, and attention: up to three jobs, each of which copies rows, or
 // turns them, or their first elements, by rotary positions, x * cosines + turned(x) * sines, where `turned` puts the second half, negated,
-// before the first (J. Su et al., "RoFormer", 2021); and puts what came of it into a cache, in place of the row that `places` says: into a copy, or the cache itself, whose row goes to a journal.
+// before the first, or the second of two neighbours before the other (J. Su et al., "RoFormer", 2021); and puts what came of it into a cache, in place of the row that `places` says: into a copy, or the cache itself, whose row goes to a journal.
 // See RotaryJob in runtimes/vulkan/kernels/rotary_kernel.py.
 #extension GL_GOOGLE_include_directive : require
 #include "access.glsl"
@@ -16,7 +16,8 @@ layout(constant_id = 6) const int FORMS_1 = 0;
 layout(constant_id = 7) const int FORMS_2 = 0;
 layout(constant_id = 8) const int COSINES_FORM = 0;
 layout(constant_id = 9) const int SINES_FORM = 0;
-layout(constant_id = 10) const int TURNED = 2; // vec4s of a row that are turned, the first ones, an even number
+layout(constant_id = 10) const int TURNED = 2; // vec4s of a row that are turned, the first ones, an even number of halves
+layout(constant_id = 11) const int NEIGHBOURS = 0; // whether neighbours are turned
 
 UPDATES(0, result_0)
 UPDATES(1, result_1)
@@ -36,6 +37,7 @@ WRITES(13, journal) // a vec4 for each invocation
 vec4 turned(vec4 own, vec4 other, int batch, int row, int quad) {
     vec4 c = LOAD_FLOATS4(cosines, COSINES_FORM, cosines_place.offset + batch * cosines_place.batch + row * cosines_place.row + quad);
     vec4 s = LOAD_FLOATS4(sines, SINES_FORM, sines_place.offset + batch * sines_place.batch + row * sines_place.row + quad);
+    if (NEIGHBOURS != 0) return own * c + vec4(-own.y, own.x, -own.w, own.z) * s;
     return own * c + (quad < TURNED / 2 ? -other : other) * s;
 }
 
@@ -60,7 +62,8 @@ vec4 turned(vec4 own, vec4 other, int batch, int row, int quad) {
                             + own_row * source_row[n];                                                                 \
                 value = LOAD_FLOATS4(source_##n, FORMS_##n & 7, start + quad);                                         \
                 if ((KIND_##n & 1) != 0 && quad < TURNED) {                                                            \
-                    int other = start + (quad < TURNED / 2 ? quad + TURNED / 2 : quad - TURNED / 2);                   \
+                    int across = NEIGHBOURS != 0 ? 0 : quad < TURNED / 2 ? TURNED / 2 : -TURNED / 2;                   \
+                    int other = start + quad + across;                                                                 \
                     value = turned(value, LOAD_FLOATS4(source_##n, FORMS_##n & 7, other), batch, own_row, quad);       \
                 }                                                                                                      \
             }                                                                                                          \

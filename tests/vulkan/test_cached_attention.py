@@ -38,6 +38,8 @@ class Sizes:
     """Whether rotations are written of (batches, rows, heads, elements)."""
     puts: bool = False
     """Whether rows are put by ``keys[:, :, place] = row``."""
+    neighbours: bool = False
+    """Whether neighbours are turned, in place of halves."""
 
 
 class Layer(nn.Module):
@@ -68,7 +70,11 @@ class Layer(nn.Module):
             return x
         cosines, sines = tables
         first, half = x[..., :count], count // 2
-        first = first * cosines + torch.cat((-first[..., half:], first[..., :half]), -1) * sines
+        if self.sizes.neighbours:
+            across = torch.stack((-first[..., 1::2], first[..., ::2]), -1).flatten(-2)
+        else:
+            across = torch.cat((-first[..., half:], first[..., :half]), -1)
+        first = first * cosines + across * sines
         return first if count == self.sizes.head else torch.cat((first, x[..., count:]), -1)
 
     def rows(self, layer: nn.Module, x: Tensor, tables: tuple[Tensor, Tensor] | None = None) -> Tensor:
@@ -144,6 +150,9 @@ def road(request: pytest.FixtureRequest, device: Device, monkeypatch: pytest.Mon
         Sizes(heads=8, shared=1, head=64, turned=64, cached=513),
         Sizes(batches=2, heads=2, shared=2, head=8, turned=8, rows_first=True, puts=True),
         Sizes(heads=5, shared=5, head=128, turned=40, cached=70, mask="float", puts=True),
+        Sizes(heads=6, shared=2, cached=131, neighbours=True),
+        Sizes(batches=3, heads=4, shared=4, head=24, turned=12, cached=7, mask="none", neighbours=True),
+        Sizes(batches=2, heads=2, shared=2, head=8, turned=8, rows_first=True, puts=True, neighbours=True),
     ],
     ids=str,
 )

@@ -44,6 +44,20 @@ def turned(name: str, heads: int, cosines: str = "c") -> list[str]:
     ]
 
 
+def neighbours_turned(name: str, heads: int, flatten: str = "flatten.using_ints(%{}5, -2, -1)") -> list[str]:
+    whole, half = (f"Float(1, {heads}, 1, {size})" for size in (16, 8))
+    return [
+        f"%{name}0 : {half} = aten::slice.Tensor(%{name}, 3, 0, 9223372036854775807, 2)",
+        f"%{name}1 : {half} = aten::slice.Tensor(%{name}, 3, 1, 9223372036854775807, 2)",
+        f"%{name}2 : {whole} = aten::mul.Tensor(%{name}, %c)",
+        f"%{name}3 : {half} = aten::neg(%{name}1)",
+        f"%{name}5 : Float(1, {heads}, 1, 8, 2) = aten::stack([%{name}3, %{name}0], -1)",
+        f"%{name}4 : {whole} = aten::{flatten.format(name)}",
+        f"%{name}7 : {whole} = aten::mul.Tensor(%{name}4, %s)",
+        f"%{name}6 : {whole} = aten::add.Tensor(%{name}2, %{name}7, 1)",
+    ]
+
+
 def put(result: str, cache: str, source: str, place: str = "place") -> str:
     return f"%{result} : Float(1, 2, 19, 16) = aten::index_copy(%{cache}, 2, %{place}, %{source})"
 
@@ -76,6 +90,38 @@ def test_a_decoder_step_is_one_node(device: Device) -> None:
     node = list(graph.block.nodes)[-1]
     assert [value.name for value in node.outputs] == ["q6", "k7", "v7"]
     assert [value.sizes for value in node.outputs] == [(1, 4, 1, 16), (1, 2, 19, 16), (1, 2, 19, 16)]
+
+
+@pytest.mark.parametrize("flatten", ["flatten.using_ints(%{}5, -2, -1)", "reshape(%{}5, [1, 4, 1, 16])"])
+def test_neighbours_may_be_turned(device: Device, flatten: str) -> None:
+    lines = neighbours_turned("q", 4, flatten)
+    whole = list(joined(device, lines, "%q6").block.nodes)[-1]
+    assert whole.op == ROTARY and len(list(whole.blocks[0].nodes)) == 6
+    both = [*neighbours_turned("q", 4), *neighbours_turned("k", 2), put("k8", "keys", "k6"), put("v7", "values", "v")]
+    assert [node.op for node in joined(device, both, "%q6, %k8, %v7").block.nodes if node.op != "aten::slice"] == [
+        ROTARY
+    ]
+    # halves of one and neighbours of the other are two
+    both = [*neighbours_turned("q", 4), *turned("k", 2)]
+    assert operators(joined(device, both, "%q6, %k6")).count(ROTARY) == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("3, 1, 9223372036854775807, 2", "3, 0, 9223372036854775807, 2"),  # both begin at the first
+        ("stack([%q3, %q0], -1)", "stack([%q0, %q3], -1)"),
+        ("stack([%q3, %q0], -1)", "stack([%q3, %q0], 0)"),
+        ("3, 0, 9223372036854775807, 2", "3, 0, 8, 1"),
+    ],
+)
+def test_other_steps_turn_no_neighbours(device: Device, old: str, new: str) -> None:
+    lines = [line.replace(old, new) for line in neighbours_turned("q", 4)]
+    if new.endswith("0)"):
+        lines = [line.replace("Float(1, 4, 1, 8, 2)", "Float(2, 1, 4, 1, 8)") for line in lines]
+        lines = [line.replace("flatten.using_ints(%q5, -2, -1)", "reshape(%q5, [1, 4, 1, 16])") for line in lines]
+    assert lines != neighbours_turned("q", 4)
+    assert ROTARY not in operators(joined(device, lines, "%q6"))
 
 
 @pytest.mark.parametrize(
@@ -207,16 +253,24 @@ def turned_rows(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     return x * cosines + torch.cat((-x[..., half:], x[..., :half]), -1) * sines
 
 
+def turned_pairs(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Neighbours, as those of Cohere, GLM, Helium and ERNIE."""
+    return x * cosines + torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2) * sines
+
+
 class Partial(nn.Module):
     """Rotations of the first elements of each head, as GPT-NeoX's and Phi's, and a cache."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, of_neighbours: bool) -> None:
         super().__init__()
-        self.count = count
+        self.count, self.of_neighbours = count, of_neighbours
         self.register_buffer("keys", torch.zeros(1, 2, 5, 24))
 
     def turned(self, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-        first = turned_rows(x[..., : self.count], cosines, sines)
+        if self.of_neighbours:
+            first = turned_pairs(x[..., : self.count], cosines, sines)
+        else:
+            first = turned_rows(x[..., : self.count], cosines, sines)
         return torch.cat((first, x[..., self.count :]), -1)
 
     def forward(self, q: Tensor, k: Tensor, cosines: Tensor, sines: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
@@ -228,15 +282,20 @@ class Partial(nn.Module):
 
 
 @pytest.mark.parametrize("rows", [1, 7])
-@pytest.mark.parametrize(("count", "is_folded"), [(8, True), (16, True), (12, False)])
-def test_some_elements_of_heads(device: Device, road: str, rows: int, count: int, is_folded: bool) -> None:
+@pytest.mark.parametrize(
+    ("count", "of_neighbours", "is_folded"),
+    [(8, False, True), (16, False, True), (12, False, False), (8, True, True), (12, True, True), (14, True, False)],
+)
+def test_some_elements_of_heads(
+    device: Device, road: str, rows: int, count: int, of_neighbours: bool, is_folded: bool
+) -> None:
     generator = torch.Generator().manual_seed(7)
     q, k = (torch.randn(1, heads, rows, 24, generator=generator) for heads in (3, 2))
     cosines, sines = (torch.randn(1, 1, rows, count, generator=generator) for _ in range(2))
     inputs = (q, k, cosines, sines, torch.tensor([3]))
-    runner = VulkanProgram(program_from_script_module(torch.jit.script(Partial(count).eval())), device)
+    runner = VulkanProgram(program_from_script_module(torch.jit.script(Partial(count, of_neighbours).eval())), device)
     try:
-        expected = Partial(count).double().eval()(*(x.double() for x in inputs[:-1]), inputs[-1])
+        expected = Partial(count, of_neighbours).double().eval()(*(x.double() for x in inputs[:-1]), inputs[-1])
         for found, wanted in zip(runner(*inputs), expected, strict=True):
             assert float((found - wanted).abs().max()) <= 1e-6 * float(wanted.abs().max())
         shaders = [item.operation.shader for item in runner.profile(inputs) if isinstance(item.operation, Dispatch)]

@@ -29,7 +29,8 @@ def fold_rotary(graph: Graph, device: DeviceInfo, on_host: Container[Node] = ())
           block0():
             ...
 
-    Nodes of ``on_host`` stay as they are.
+    Of neighbours in place of halves, ``%t`` is ``stack([%n, %a], -1)`` of every second element, flattened. Nodes of
+    ``on_host`` stay as they are.
     """
     if not may_rotate(device):
         return
@@ -58,8 +59,9 @@ class _Job:
 
     def goes_with(self, other: _Job) -> bool:
         """Whether one node may do both."""
-        turns = [job.turn.tables for job in (self, other) if job.turn is not None]
-        same_tables = len(turns) < 2 or all(map(_are_same, *turns))  # so as many elements are turned, too
+        turns = [job.turn for job in (self, other) if job.turn is not None]
+        same_tables = len(turns) < 2 or all(map(_are_same, *(turn.tables for turn in turns)))  # as many elements, too
+        same_tables = same_tables and len({turn.of_neighbours for turn in turns}) < 2
         same_place = self.put is None or other.put is None or self.put.index is other.put.index
         return self.size == other.size and same_tables and same_place
 

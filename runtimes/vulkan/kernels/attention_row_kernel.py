@@ -150,6 +150,8 @@ class CachedRows:
     """Cosines and sines of rotary positions, of the first elements of a row; none if nothing is turned."""
     is_query_turned: bool
     is_key_turned: bool
+    of_neighbours: bool
+    """Whether neighbours are turned, in place of halves."""
     place: DeviceTensor
     """The row of the caches, of int32; the run's flag is raised where caches have no such row."""
     wraps: bool
@@ -170,7 +172,7 @@ class CachedRows:
         nests = [number // VECTOR for tensor in self.inputs for number in (tensor.offset, *tensor.strides[:BATCH_RANK])]
         turned = self.tables[0].sizes[-1] // VECTOR if self.tables else 0
         kinds = (int(self.is_query_turned), int(self.is_key_turned), turned, int(self.wraps))
-        return [*kinds, self.place.offset, forms, *nests]
+        return [*kinds, self.place.offset, forms, *nests, int(self.of_neighbours)]
 
 
 @replayable

@@ -67,7 +67,11 @@ def may_rotate(device: DeviceInfo) -> bool:
 
 
 def rotate(
-    plan: Plan, jobs: Sequence[RotaryJob], tables: Sequence[DeviceTensor], place: DeviceTensor | None = None
+    plan: Plan,
+    jobs: Sequence[RotaryJob],
+    tables: Sequence[DeviceTensor],
+    place: DeviceTensor | None = None,
+    of_neighbours: bool = False,
 ) -> None:
     """Append the dispatch of up to three jobs of as many batches and elements of a row. What undoes those that write to
     caches goes to the stream's ``undo``.
@@ -78,9 +82,10 @@ def rotate(
         tables: cosines and sines (batches, 1, rows, elements that are turned, the first ones of a row), whose strides
             may be 0; none if nothing is turned.
         place: the row of caches that is replaced, of int32; the run's flag is raised where caches have no such row.
+        of_neighbours: whether neighbours are turned, in place of halves.
     """
     journal = journal_of(plan, jobs)
-    _rotate(plan, jobs, tables, place, journal)
+    _rotate(plan, jobs, tables, place, journal, of_neighbours)
     if journal is not None:
         undo_rows(plan, jobs, place, journal)
 
@@ -100,7 +105,7 @@ def undo_rows(plan: Plan, jobs: Sequence[RotaryJob], place: DeviceTensor | None,
             old = DeviceTensor(journal.storage, journal.dtype, sizes, contiguous_strides(sizes), first)
             undoing.append(RotaryJob(old, job.result, cache=job.result, wraps=job.wraps))
         first += VECTOR * job.quads
-    _rotate(plan, undoing, (), place, journal_of(plan, undoing))
+    _rotate(plan, undoing, (), place, journal_of(plan, undoing), False)
     undo = plan.stream.operations.pop()
     assert isinstance(undo, Dispatch)
     plan.stream.undo.append(undo)
@@ -113,6 +118,7 @@ def _rotate(
     tables: Sequence[DeviceTensor],
     place: DeviceTensor | None,
     journal: DeviceTensor | None,
+    of_neighbours: bool,
 ) -> None:
     first = jobs[0]
     cosines, sines = tables or (first.source, first.source)
@@ -144,7 +150,7 @@ def _rotate(
             *(size, first.result.sizes[-1] // VECTOR),
             *(*(job.kind for job in jobs), *[0] * missing),
             *(*forms, *[forms[0]] * missing),  # of what stands in for them, as texels have a format
-            *(int(element_form(cosines)), int(element_form(sines)), cosines.sizes[-1] // VECTOR),
+            *(int(element_form(cosines)), int(element_form(sines)), cosines.sizes[-1] // VECTOR, int(of_neighbours)),
         ],
         _push_constants(jobs, cosines, sines, places),
         iterations=1,

@@ -76,7 +76,7 @@ def cached_attention(plan: Plan, node: Node) -> tuple[DeviceTensor, ...]:
     place = plan.tensor(keys.index)
     assert journal is not None, "the caches are written to"
     scale = 1 / math.sqrt(query.sizes[-1]) if attention["scale"] is None else float(attention["scale"])
-    turns = query_turn is not None, key_turn is not None
+    turns = query_turn is not None, key_turn is not None, turn is not None and turn.of_neighbours
     attend_rows(plan, operands, scale, CachedRows(key_rows, value_rows, table_rows, *turns, place, wraps, journal))
     undo_rows(plan, jobs, place, journal)
     plan.stream.in_place.update(cache.storage for cache in caches)

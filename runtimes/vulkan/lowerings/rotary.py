@@ -1,5 +1,6 @@
 """Rotary positions (J. Su et al., "RoFormer", 2021): ``x * cosines + turned(x) * sines``, where ``turned`` puts the
-second half of the last dimension, negated, before the first. ``compile/fusion_rotary.py`` makes one node of them."""
+second half of the last dimension, negated, before the first, or the second of two neighbours, negated, before the
+other. ``compile/fusion_rotary.py`` makes one node of them."""
 
 from __future__ import annotations
 
@@ -20,10 +21,11 @@ from mobopt.runtimes.vulkan.kernels.views import swapped
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
 
 ROTARY = "mobopt::rotary"
-"""Its body has a negation, a concatenation, two products and their sum, for each tensor that it turns, and what puts
-rows into caches; it makes what the last of each make."""
+"""Its body has a negation, a concatenation or stack, two products and their sum, for each tensor that it turns, and
+what puts rows into caches; it makes what the last of each make."""
 _MOST_RANK = 4
 _MUL = "aten::mul.Tensor"
+_FLATTEN = ("aten::flatten.using_ints", "aten::reshape", "aten::view")
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Rotation:
     source: Value
     cosines: Value
     sines: Value
+    of_neighbours: bool = False
+    """Whether neighbours are turned, in place of halves."""
 
     @property
     def tables(self) -> tuple[Value, Value]:
@@ -57,21 +61,24 @@ def rotation_of(node: Node | None) -> Rotation | None:
         return _rotation_of_first_elements(node)
     if node is None or node.qualified_op != "aten::add.Tensor" or node["alpha"] != 1:
         return None
-    if node.output.dtype != torch.float32 or not 0 < node.output.rank <= _MOST_RANK or node.output.sizes[-1] % 8:
+    if node.output.dtype != torch.float32 or not 0 < node.output.rank <= _MOST_RANK:
         return None
     left, right = (made_only_for(value, node) for value in node.args[:2])
     for plain, turned in ((left, right), (right, left)):
         if plain is None or turned is None or plain is turned or {plain.qualified_op, turned.qualified_op} != {_MUL}:
             continue
         for joined, sines in (turned.args[:2], turned.args[1::-1]):
-            steps = _turning(joined, turned)
+            steps = _turning(joined, turned) or _turning_neighbours(joined, turned)
             if steps is None:
                 continue
-            whole, neg, cat = steps
+            whole, *turning = steps
+            of_neighbours = len(turning) > 2
+            if whole.sizes[-1] % (4 if of_neighbours else 8):
+                continue
             others = [value for value in plain.args[:2] if value is not whole]
             if len(others) != 1 or not (_spreads(others[0], whole) and _spreads(sines, whole)):
                 continue
-            found = Rotation((neg, cat, plain, turned, node), whole, others[0], sines)
+            found = Rotation((*turning, plain, turned, node), whole, others[0], sines, of_neighbours)
             if not found.is_of_rows_first or all(table.rank < 2 or table.sizes[-2] == 1 for table in found.tables):
                 return found
     return None
@@ -118,6 +125,36 @@ def _turning(joined: object, reader: Node) -> tuple[Value, Node, Node] | None:
     if one is None or two is None or one[0] is not two[0] or (one[1], two[1]) != (0, 1):
         return None
     return one[0], neg, cat
+
+
+def _turning_neighbours(joined: object, reader: Node) -> tuple[Value, Node, Node, Node] | None:
+    """What ``stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)`` turns, its negation, the stack, and itself."""
+    flat = made_only_for(joined, reader)
+    if flat is None or flat.qualified_op not in _FLATTEN or flat.output.rank == 0:
+        return None
+    stack = made_only_for(flat.args[0], flat)
+    if stack is None or stack.qualified_op != "aten::stack" or len(stack["tensors"]) != 2:
+        return None
+    if stack["dim"] not in (-1, stack.output.rank - 1):
+        return None
+    negated, first = stack["tensors"]
+    neg = made_only_for(negated, stack)
+    if neg is None or neg.qualified_op != "aten::neg":
+        return None
+    whole, second = _every_second(first, 0), _every_second(neg.args[0], 1)
+    if whole is None or whole is not second or whole.sizes != flat.output.sizes:
+        return None
+    return whole, neg, stack, flat
+
+
+def _every_second(value: Value, start: int) -> Value | None:
+    """The tensor of which a value is every second element of the last dimension, from ``start`` on."""
+    node = value.producer
+    if node is None or node.qualified_op != "aten::slice.Tensor" or node["step"] != 2:
+        return None
+    whole: Value = node.args[0]
+    is_last = node["dim"] in (-1, whole.rank - 1) and (node["start"] or 0) == start
+    return whole if is_last and whole.sizes[-1] == 2 * value.sizes[-1] else None
 
 
 def _half_of(value: Value) -> tuple[Value, int] | None:
@@ -216,7 +253,8 @@ def rotary(plan: Plan, node: Node) -> tuple[DeviceTensor, ...]:
         if turn is not None and not tables:
             tables = tables_of(plan, turn, job.source.sizes[0], job.source.sizes[-2])
     places = [plan.tensor(put.index) for put in puts if put is not None]
-    rotate(plan, jobs, tables, places[0] if places else None)
+    of_neighbours = any(turn is not None and turn.of_neighbours for turn in turns)
+    rotate(plan, jobs, tables, places[0] if places else None, of_neighbours)
     results = [
         _heads_first(job.result, None if put else turn) for turn, put, job in zip(turns, puts, jobs, strict=True)
     ]
