@@ -11,6 +11,7 @@ import torch
 
 from mobopt.ir import Node, Value
 from mobopt.ir.rewriting import made_only_for
+from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.copies import as_contiguous
 from mobopt.runtimes.vulkan.kernels.geometry import expanded
@@ -25,7 +26,6 @@ ROTARY = "mobopt::rotary"
 what puts rows into caches; it makes what the last of each make."""
 _MOST_RANK = 4
 _MUL = "aten::mul.Tensor"
-_FLATTEN = ("aten::flatten.using_ints", "aten::reshape", "aten::view")
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def _turning(joined: object, reader: Node) -> tuple[Value, Node, Node] | None:
 def _turning_neighbours(joined: object, reader: Node) -> tuple[Value, Node, Node, Node] | None:
     """What ``stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)`` turns, its negation, the stack, and itself."""
     flat = made_only_for(joined, reader)
-    if flat is None or flat.qualified_op not in _FLATTEN or flat.output.rank == 0:
+    if flat is None or not has_trait(flat.qualified_op, Trait.KEEPS_ORDER) or flat.output.rank == 0:
         return None
     stack = made_only_for(flat.args[0], flat)
     if stack is None or stack.qualified_op != "aten::stack" or len(stack["tensors"]) != 2:
