@@ -9,7 +9,7 @@ import pytest
 import torch
 from applied import Applied
 from harness import check_op, run_op
-from torch import Tensor
+from torch import Tensor, nn
 
 from mobopt.errors import InputError
 from mobopt.frontends.torchscript import program_from_script_module
@@ -143,6 +143,26 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     ),
     "put": (lambda x, v: x.put(torch.tensor([3, -1, 3]), v, accumulate=True), (X, _randn(3))),
 }
+
+
+class _Quantiles(nn.Module):
+    """Quantiles whose fractions are a constant of the model: shape rules don't look at its elements."""
+
+    def __init__(self, fractions: list[float], skips_nan: bool) -> None:
+        super().__init__()
+        self.skips_nan = skips_nan
+        self.register_buffer("fractions", torch.tensor(fractions))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.nanquantile(x, self.fractions, 1) if self.skips_nan else torch.quantile(x, self.fractions, 1)
+
+
+@pytest.mark.parametrize("fractions", [[0.5, 1.5], [-0.25], [float("nan")]])
+@pytest.mark.parametrize("skips_nan", [True, False])
+def test_fractions_that_torch_refuses(device: Device, fractions: list[float], skips_nan: bool) -> None:
+    program = program_from_script_module(torch.jit.script(_Quantiles(fractions, skips_nan).eval()))
+    with pytest.raises(InputError, match=r"in the range \[0, 1\]"):
+        VulkanProgram(program, device).run("forward", [_randn(3, 7)])
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -5,7 +5,8 @@ from mobopt.ops.records.record import Entries, Trait, joined, operators
 _REDUCTIONS = joined(
     [
         operators("all any", Trait.COMPUTES),
-        operators("nanquantile quantile sum", Trait.COMPUTES, Trait.DELICATE),
+        operators("sum", Trait.COMPUTES, Trait.DELICATE),
+        operators("nanquantile quantile", Trait.COMPUTES, Trait.DELICATE, Trait.CHECKS_ELEMENTS),
         operators(
             """
             _cdist_forward _euclidean_dist cdist cosine_similarity dist frobenius_norm linalg_vector_norm logsumexp

@@ -41,10 +41,11 @@ def quantile(build: NodeBuilder, node: Node) -> Value | None:
 
 
 def _fractions(given: Value | float) -> torch.Tensor | None:
-    """Fractions that are known, as float64."""
-    if not isinstance(given, Value):
-        return torch.tensor(given, dtype=torch.float32).double()
-    return None if given.elements is None else given.elements.double()
+    """Fractions that are known, as float64; None also for those that torch refuses, as the CPU will."""
+    elements = given.elements if isinstance(given, Value) else torch.tensor(given, dtype=torch.float32)
+    if elements is None or elements.dim() > 1 or not ((elements >= 0) & (elements <= 1)).all():
+        return None
+    return elements.double()
 
 
 def _lines(build: NodeBuilder, x: Value, dim: int | None) -> Value:
