@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mobopt.commands.shared_options import fallback_option, json_option, method_option, precision_options
-from mobopt.commands.terminal import print_json, print_table, progress
+from mobopt.commands.terminal import print_json, print_table, progress, say
 from mobopt.display import size_text
 from mobopt.errors import InputError, MissingInputError
 
@@ -63,6 +63,7 @@ def run(
         from mobopt.files import check_writable
         from mobopt.samples.inputs import files_of, random_inputs, read_inputs
         from mobopt.tools.execution import run_bundle
+        from mobopt.tools.optimized_files import is_optimized
 
         files = [bundle, *files_of(inputs)]
         if output is not None:
@@ -86,8 +87,13 @@ def run(
     written = _write_outputs(execution.outputs, output, files) if output else []
     if as_json:
         print_json(_data(execution, written))
-    else:
-        _print(execution, written)
+        return
+    _print(execution, written)
+    if repeat > 1 and execution.report is not None and not is_optimized(bundle):
+        say(
+            f"note: {bundle} ran as it is; `mobopt convert {bundle} -o NEW.pt --runtime mobopt` folds and fuses "
+            "operators first"
+        )
 
 
 def _write_outputs(outputs: list[torch.Tensor], path: Path, sources: list[Path]) -> list[Path]:

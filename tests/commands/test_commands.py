@@ -160,6 +160,19 @@ def test_run_as_json(invoke: Invoke, files: Path) -> None:
     assert data["peak_bytes"] >= data["lower_bound_bytes"] > 0
 
 
+def test_who_times_a_file_is_told_that_it_is_not_optimised(invoke: Invoke, files: Path) -> None:
+    def note(name: str, *options: object) -> str:
+        result = invoke("run", files / name, "--random", "1,3,5,5", *options)
+        assert result.exit_code == 0, result.output
+        return "".join(line for line in result.stdout.splitlines() if line.startswith("note:"))
+
+    there = ("--device", DEVICE)
+    assert "convert" in note("scripted.pt", *there, "--repeat", 2)
+    assert not note("scripted.pt", *there)
+    assert not note("bundle.ptl", *there, "--repeat", 2)
+    assert not note("scripted.pt", "--device", "cpu", "--repeat", 2)
+
+
 def test_run_on_the_cpu_agrees(invoke: Invoke, files: Path) -> None:
     result = invoke("run", files / "bundle.ptl", "--input", files / "input.npy", "--output", "y.npy", "--device", "cpu")
     assert result.exit_code == 0, result.output
