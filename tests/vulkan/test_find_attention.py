@@ -129,6 +129,12 @@ def test_what_torch_onnx_writes_is_found() -> None:
     assert [line.split(" = ")[1] for line in text] == [
         "aten::scaled_dot_product_attention(%q, %keys, %v, %hidden, 0.0, False, 1.0, False)"
     ]
+    graph = found(*lines, scores=turned, inputs=", %keys : Float(1, 1, 2, 7, 8)")  # heads that were spread
+    text = [line.strip() for line in print_graph(graph).splitlines() if " = aten::" in line]
+    assert [line.split(" = ")[1] for line in text] == [
+        "aten::reshape(%keys, [1, 2, 7, 8])",
+        f"aten::scaled_dot_product_attention(%q, {text[0].split()[0]}, %v, %hidden, 0.0, False, 1.0, False)",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_the_text() -> None:
         """\
         graph(%x : Float(1, 3, 4, 6)):
           %c : Float(1, 8, 2, 3) = aten::conv2d(%x, %w, None, [2, 2], [0, 0], [1, 1], 1)
-          %2 : Float(1, 8, 6) = aten::transpose.int(%0, 1, 2)
+          %2 : Float(1, 8, 6) = aten::permute(%0, [0, 2, 1])
           %3 : Float(1, 8, 2, 3) = aten::reshape(%2, [1, 8, 2, 3])
           %4 : Float(1, 8, 2, 3) = aten::add.Tensor(%c, %3, 1)
           %f : Float(1, 8, 6) = aten::flatten.using_ints(%4, 2, -1)
@@ -70,6 +70,23 @@ def test_the_text() -> None:
     (join,) = [node for node in graph.block.nodes if node.op == "aten::cat"]
     total = join.args[0][0].elements
     assert torch.equal(total, TENSORS["token"] + TENSORS["table"][:, :1])
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        [FLATTEN, TURN.replace("transpose.int(%f, 1, 2)", "permute(%f, [0, -1, 1])")],
+        [
+            "%f : Float(1, 2, 3, 8) = aten::permute(%c, [0, 2, 3, 1])",
+            "%t : Float(1, 6, 8) = aten::reshape(%f, [1, 6, 8])",
+        ],
+    ],
+)
+def test_permutations_are_undone(views: list[str]) -> None:
+    graph = added(CONV, *views, JOIN, ADD)
+    (total,) = [node for node in graph.block.nodes if node.op == "aten::add"]
+    table = total.args[1].producer
+    assert table is not None and total.output.sizes == (1, 8, 2, 3) and operators(graph)[-1] == "cat"
 
 
 @pytest.mark.parametrize(
@@ -93,16 +110,18 @@ def test_what_stays(lines: list[str], returned: str) -> None:
 class Patches(nn.Module):
     """How vision transformers begin."""
 
-    def __init__(self, tokens: int, at_end: bool, width: int = 12) -> None:
+    def __init__(self, tokens: int, at_end: bool, width: int = 12, is_permuted: bool = False) -> None:
         super().__init__()
         torch.manual_seed(2)
+        self.is_permuted = is_permuted
         self.made = nn.Conv2d(3, width, 4, stride=4)
         self.tokens = nn.ParameterList([torch.randn(1, 1, width) for _ in range(tokens)])
         self.positions = nn.Parameter(torch.randn(1, 15 + tokens, width))
         self.norm, self.at_end = nn.LayerNorm(width), at_end
 
     def forward(self, x: Tensor) -> Tensor:
-        patches = self.made(x).flatten(2).transpose(1, 2)
+        image = self.made(x)
+        patches = image.permute(0, 2, 3, 1).flatten(1, 2) if self.is_permuted else image.flatten(2).transpose(1, 2)
         tokens: list[Tensor] = []
         for token in self.tokens:
             tokens.append(token.expand(x.shape[0], -1, -1))
@@ -113,6 +132,7 @@ class Patches(nn.Module):
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("switches", ["", "shared-products"])
 @pytest.mark.parametrize(("tokens", "at_end", "batch"), [(1, False, 1), (2, False, 3), (1, True, 2), (2, True, 1)])
+@pytest.mark.parametrize("is_permuted", [False, True])
 @torch.no_grad()
 def test_beside_the_cpu(
     device: Device,
@@ -122,10 +142,11 @@ def test_beside_the_cpu(
     batch: int,
     switches: str,
     precision: str,
+    is_permuted: bool,
 ) -> None:
     if switches:
         monkeypatch.setattr(device, "info", replace(device.info, switches=frozenset({switches})))
-    model, x = Patches(tokens, at_end).eval(), floats(batch, 3, 12, 20)
+    model, x = Patches(tokens, at_end, is_permuted=is_permuted).eval(), floats(batch, 3, 12, 20)
     runner = VulkanProgram(scripted(torch.jit.trace(model, x)), device, precision=PrecisionChoice(precision))
     expected = model(x)
     loss = 2e-6 if precision == "fp32" else 3e-3

@@ -43,6 +43,8 @@ def _sums(call: Call) -> Any:
     axes, keeps, x, op = reduction_axes(call), bool(call.get("keepdims", 1)), call.tensor(), call.node.op_type
     emit = call.emit
     is_floating = call.dtype().is_floating_point
+    if op == "ReduceL2" and axes and is_floating:
+        return emit("linalg_vector_norm", x, 2, axes, keeps)
     if op in ("ReduceSumSquare", "ReduceL2"):
         x = emit("mul.Tensor", x, x)
     elif op == "ReduceL1":

@@ -14,7 +14,7 @@ from mobopt.ops.l2_normalize import L2_NORMALIZE
 from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.vulkan.compile.euclidean_norms import scaled_by
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
-from mobopt.runtimes.vulkan.lowerings.views import is_reshape
+from mobopt.runtimes.vulkan.lowerings.views import is_reshape, permutation_of
 
 ATTENTION = "aten::scaled_dot_product_attention"
 """The operator that one kernel computes."""
@@ -139,7 +139,7 @@ def _replace(last: Node) -> None:
         query, key, of_columns = _turned(right, last), left, 1.0
     else:
         query, of_columns = _without_scale_of_columns(left, product, steps, last)
-        key = _turned_in_three(right) or _turned(right, last)
+        key = _turned_in_three(right, last) or _turned(right, last)
     query = query if factor is None else _multiplied(query, factor, last)
     value = _turned(found.values, last) if found.is_turned else found.values
     args = (query, key, value, mask, 0.0, False, scale * of_left * of_columns * of_right, False)
@@ -163,12 +163,8 @@ def _replace(last: Node) -> None:
 
 def _is_turn(node: Node) -> bool:
     """Whether a node exchanges the last two dimensions."""
-    if node.qualified_op not in ("aten::transpose.int", "aten::permute") or node.output.rank < 2:
-        return False
-    dims = list(range(node.output.rank))
-    if node.op == "aten::permute":
-        return [dim % len(dims) for dim in node["dims"]] == [*dims[:-2], dims[-1], dims[-2]]
-    return sorted(dim % len(dims) for dim in (node["dim0"], node["dim1"])) == dims[-2:]
+    order = permutation_of(node)
+    return order is not None and order == [*range(len(order) - 2), len(order) - 1, len(order) - 2]
 
 
 def _without_scale_of_columns(query: Value, product: Node, steps: list[Node], last: Node) -> tuple[Value, float]:
@@ -191,17 +187,22 @@ def _turned(x: Value, reader: Node) -> Value:
     return made
 
 
-def _turned_in_three(x: Value) -> Value | None:
+def _turned_in_three(x: Value, reader: Node) -> Value | None:
     """What ``x`` has the rows of as columns, if these were exchanged in a view of three dimensions."""
     after = x.producer
     turn = after.args[0].producer if after is not None and after.qualified_op == "aten::reshape" else None
-    if turn is None or turn.qualified_op != "aten::permute" or list(turn["dims"]) != [0, 2, 1]:
+    if turn is None or permutation_of(turn) != [0, 2, 1]:
         return None
     before = turn.args[0].producer
     source: Value | None = before.args[0] if before is not None and before.qualified_op == "aten::reshape" else None
-    if source is None or turn.args[0].sizes[1:] != source.sizes[-2:]:
+    rows = (*x.sizes[:-2], x.sizes[-1], x.sizes[-2])
+    if source is None or turn.args[0].sizes[1:] != rows[-2:]:
         return None
-    return source if x.sizes == (*source.sizes[:-2], source.sizes[-1], source.sizes[-2]) else None
+    if source.sizes == rows:
+        return source
+    made = Value.of_tensor(x.dtype, rows)
+    Node.call("aten::reshape", (source, list(rows)), [made], reader.origin).insert_before(reader)
+    return made
 
 
 def _without_guard(weights: Value, reader: Node) -> tuple[list[Node], Node | None]:

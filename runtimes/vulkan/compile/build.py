@@ -46,12 +46,14 @@ from mobopt.runtimes.vulkan.compile.placement import Placement, place_calls
 from mobopt.runtimes.vulkan.compile.precision import NOTHING_HALVED, HalfReport, Halving
 from mobopt.runtimes.vulkan.compile.projections import join_projections
 from mobopt.runtimes.vulkan.compile.quantized import choose_rows_first, expand_weights, fold_weights, is_never_made
+from mobopt.runtimes.vulkan.compile.rolls import find_rolls
 from mobopt.runtimes.vulkan.compile.row_orders import order_rows
 from mobopt.runtimes.vulkan.compile.simplify import simplify
 from mobopt.runtimes.vulkan.compile.tokens import add_before_joining
 from mobopt.runtimes.vulkan.compile.upsampling import convolve_before_upsampling
 from mobopt.runtimes.vulkan.compile.views_after_steps import move_views_after_steps
 from mobopt.runtimes.vulkan.compile.widening import HALVES_BY_OPERATOR, return_halves, widen_halves
+from mobopt.runtimes.vulkan.compile.wrapped_indices import read_from_end
 from mobopt.runtimes.vulkan.decompositions.registry import load_decompositions
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.limits import LimitError, exceeded_limit
@@ -155,6 +157,8 @@ def build_stream(
     join_extremes(graph)
     find_fake_quantize(graph)
     drop_repeated(graph)
+    find_rolls(graph)
+    read_from_end(graph)
     move_views_after_steps(graph)
     find_normalizations(graph)
     find_euclidean_norms(graph)

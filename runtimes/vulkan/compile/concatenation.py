@@ -21,8 +21,9 @@ from mobopt.runtimes.vulkan.kernels.copies import strided_copy
 from mobopt.runtimes.vulkan.kernels.epilogue import parts_of
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dim, view_strides
 from mobopt.runtimes.vulkan.kernels.plan import Plan
-from mobopt.runtimes.vulkan.kernels.views import swapped
+from mobopt.runtimes.vulkan.kernels.views import permuted
 from mobopt.runtimes.vulkan.lowerings.concat import slices_of
+from mobopt.runtimes.vulkan.lowerings.views import inverted, permutation_of
 
 
 @dataclass(eq=False)
@@ -86,8 +87,9 @@ def find_concatenations(calls: Sequence[Node]) -> dict[Node, Concatenation]:
 def _seen_before(views: Sequence[Node], place: DeviceTensor) -> DeviceTensor | None:
     """What becomes ``place`` by views; None if no strides say it."""
     for view in reversed(views):
-        if view.qualified_op == "aten::transpose.int":
-            place = swapped(place, view["dim0"], view["dim1"])
+        order = permutation_of(view)
+        if order:
+            place = permuted(place, inverted(order))
             continue
         sizes = view.args[0].sizes
         strides = view_strides(place.sizes, place.strides, sizes)

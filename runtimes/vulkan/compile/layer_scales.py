@@ -17,6 +17,7 @@ from mobopt.runtimes.vulkan.compile.layers import insert_layer, layer_of
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import CONVOLUTIONS, convolution_of
 from mobopt.runtimes.vulkan.kernels.epilogue import added_operands, epilogue_of
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
+from mobopt.runtimes.vulkan.lowerings.views import inverted
 
 _VECTOR = 4
 
@@ -143,7 +144,7 @@ def _add_before_permuting(node: Node) -> None:
             continue
         dims = [dim % value.rank for dim in permutation.args[1]]
         other = next(operand for operand in node.args[:2] if operand is not value)
-        turned = _turned(other, [dims.index(dim) for dim in range(value.rank)], source, node)
+        turned = _turned(other, inverted(dims), source, node)
         summed = _inserted("aten::add.Tensor", (source, turned, 1), source, node)
         back = Node.call("aten::permute", (summed, dims), [_like(node.output)], permutation.origin)
         make_instead(back, node)

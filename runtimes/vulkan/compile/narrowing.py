@@ -15,6 +15,7 @@ from mobopt.ir.types import TensorType
 from mobopt.ops.records import Trait, has_trait, record_of
 from mobopt.runtimes.vulkan.compile.attention import ATTENTION
 from mobopt.runtimes.vulkan.compile.normalizations import normalizes_rows
+from mobopt.runtimes.vulkan.lowerings.views import permutation_of
 
 
 @dataclass(frozen=True)
@@ -229,19 +230,14 @@ def _of_norm(node: Node, rows: _Rows) -> _Operands | None:
 def _of_view(node: Node, rows: _Rows) -> _Operands | None:
     """Views of the same elements in another order or other sizes."""
     source: Value = node.args[0]
-    if node.qualified_op == _TRANSPOSE:
-        pair = [node[name] % source.rank for name in ("dim0", "dim1")]
-        dim = pair[1 - pair.index(rows.dim)] if rows.dim in pair else rows.dim
-    elif node.qualified_op == _PERMUTE:
-        dim = node["dims"][rows.dim] % source.rank
+    order = permutation_of(node)
+    if order is not None:
+        dim = order[rows.dim]
     elif has_trait(node.qualified_op, Trait.KEEPS_ORDER) and len(node.inputs) == 1:
         dim = _reshaped_dim(source.sizes, node.output.sizes, rows.dim)
     else:
         return None
     return None if dim < 0 else _of_one(node, source, rows.at(dim))
-
-
-_TRANSPOSE, _PERMUTE = "aten::transpose.int", "aten::permute"
 
 
 def _reshaped_dim(before: Sequence[int], after: Sequence[int], dim: int) -> int:

@@ -7,6 +7,7 @@ from mobopt.ir.rewriting import make_instead
 from mobopt.ir.types import TensorType
 from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.vulkan.compile.normalizations import normalizes_rows
+from mobopt.runtimes.vulkan.lowerings.views import moves_ones
 
 _SELECT = "aten::select.int"
 
@@ -73,10 +74,9 @@ def _in_order(norm: Node) -> list[Node]:
 def _keeps_order(view: Node) -> bool:
     """Whether a node only adds, drops or moves dimensions of one element."""
     source: Value = view.args[0]
-    if view.op == "aten::permute":
-        moved = [dim % source.rank for dim in view["dims"] if source.sizes[dim] != 1]
-        return moved == sorted(moved)
-    return has_trait(view.qualified_op, Trait.KEEPS_ORDER) and _longer(source) == _longer(view.output)
+    return moves_ones(view) or (
+        has_trait(view.qualified_op, Trait.KEEPS_ORDER) and _longer(source) == _longer(view.output)
+    )
 
 
 def _longer(value: Value) -> list[int]:

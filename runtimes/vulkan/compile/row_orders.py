@@ -22,6 +22,7 @@ from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.vulkan.compile.layers import layer_of
 from mobopt.runtimes.vulkan.compile.moved_rows import Shown, followed, is_mover, row_axes, row_count, sizes_of
 from mobopt.runtimes.vulkan.compile.normalizations import normalizes_rows
+from mobopt.runtimes.vulkan.lowerings.views import inverted
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 """Of tensors whose rows are moved."""
@@ -399,7 +400,7 @@ class _Orders:
             tensor = self._normalized(root.norm, at.reshaped(self._in_order(source, rows[order], at), sizes), at)
         else:
             tensor = at.reshaped(self._in_order(root, order, at), sizes)
-        return at.permuted(tensor, [dims.index(d) for d in range(len(dims))])
+        return at.permuted(tensor, inverted(dims))
 
     def _normalized(self, norm: Node, rows: Value, at: _At) -> Value:
         """What a norm makes of its rows in another order."""

@@ -13,8 +13,9 @@ from mobopt.ir.rewriting import destroy_unread, made_only_for, make_instead
 from mobopt.ir.types import TensorType
 from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
+from mobopt.runtimes.vulkan.lowerings.views import inverted, permutation_of
 
-_ADD, _TRANSPOSE = "aten::add.Tensor", "aten::transpose.int"
+_ADD = "aten::add.Tensor"
 
 
 def add_before_joining(graph: Graph, constants: ConstantStore) -> None:
@@ -26,7 +27,7 @@ def add_before_joining(graph: Graph, constants: ConstantStore) -> None:
         %j : Float(1, 7, 8) = aten::cat([%token, %t], 1)
         %y : Float(1, 7, 8) = aten::add.Tensor(%j, %table, 1)
     Result:
-        %0 : Float(1, 8, 6) = aten::transpose.int(%rows, 1, 2)
+        %0 : Float(1, 8, 6) = aten::permute(%rows, [0, 2, 1])
         %1 : Float(1, 8, 2, 3) = aten::reshape(%0, [1, 8, 2, 3])
         %2 : Float(1, 8, 2, 3) = aten::add.Tensor(%c, %1, 1)
         %f : Float(1, 8, 6) = aten::flatten.using_ints(%2, 2, -1)
@@ -66,7 +67,7 @@ def views_of(part: Value, reader: Node) -> tuple[Value, list[Node]]:
     """What a part of a concatenation is a view of, and the views to it, where nothing else reads one of them."""
     views: list[Node] = []
     maker = made_only_for(part, reader)
-    while maker is not None and (maker.qualified_op == _TRANSPOSE or has_trait(maker.qualified_op, Trait.KEEPS_ORDER)):
+    while maker is not None and (permutation_of(maker) or has_trait(maker.qualified_op, Trait.KEEPS_ORDER)):
         views.insert(0, maker)
         part = maker.args[0]
         maker = made_only_for(part, maker)
@@ -133,10 +134,9 @@ def _add_to_root(found: _Joined, rows: torch.Tensor) -> None:
     added = Value.of_elements(rows)
     for view in reversed(found.views):
         made = Value("", TensorType(torch.float32, view.args[0].sizes))
-        is_turned = view.qualified_op == _TRANSPOSE
-        args = (added, *view.args[1:]) if is_turned else (added, list(made.sizes))
-        added = point.insert(
-            Node.call(_TRANSPOSE if is_turned else "aten::reshape", args, [made], found.node.origin)
-        ).output
+        order = permutation_of(view)
+        operator = "aten::permute" if order else "aten::reshape"
+        args = (added, inverted(order) if order else list(made.sizes))
+        added = point.insert(Node.call(operator, args, [made], found.node.origin)).output
     total = point.insert(Node.call(_ADD, (root, added, 1), [Value("", root.type)], found.node.origin))
     first.replace_input(first.inputs.index(root), total.output)

@@ -20,6 +20,7 @@ from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.rotary_kernel import RotaryJob, rotate
 from mobopt.runtimes.vulkan.kernels.views import swapped
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
+from mobopt.runtimes.vulkan.lowerings.views import moves_ones
 
 ROTARY = "mobopt::rotary"
 """Its body has a negation, a concatenation or stack, two products and their sum, for each tensor that it turns, and
@@ -233,12 +234,8 @@ def source_of(value: Value) -> Node | None:
 
 def is_same_rows(node: Node) -> bool:
     """Whether a node is a view with the sizes of its source, but for dimensions of one element."""
-    if node.qualified_op == "aten::transpose.int":
-        sizes = node.args[0].sizes
-        one, other = sorted(node[name] % len(sizes) for name in ("dim0", "dim1")) if sizes else (0, 0)
-        return other - one < 2 and 1 in sizes[one : other + 1]
     is_view = node.qualified_op in ("aten::view", "aten::reshape")
-    return is_view and _without_ones(node.args[0].sizes) == _without_ones(node.output.sizes)
+    return moves_ones(node) or (is_view and _without_ones(node.args[0].sizes) == _without_ones(node.output.sizes))
 
 
 @lowers(ROTARY, exact=True)

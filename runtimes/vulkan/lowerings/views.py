@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from mobopt.ir import Node
 from mobopt.ops.records import Trait, operators_with
@@ -62,6 +62,30 @@ def reshapes(*operators: str) -> Callable[[LoweringFunction], LoweringFunction]:
 def is_reshape(call: Node) -> bool:
     """Whether a call gives all elements other sizes."""
     return call.qualified_op in _RESHAPES
+
+
+def permutation_of(call: Node) -> list[int] | None:
+    """The dimensions of its source in the order that a permutation or an exchange of two gives them; None of others."""
+    order = list(range(call.args[0].rank)) if call.qualified_op in ("aten::permute", "aten::transpose.int") else []
+    if not order:
+        return None
+    if call.qualified_op == "aten::permute":
+        return [dim % len(order) for dim in call["dims"]]
+    one, other = call["dim0"], call["dim1"]
+    order[one], order[other] = order[other], order[one]
+    return order
+
+
+def moves_ones(call: Node) -> bool:
+    """Whether a call is a permutation that moves nothing but dimensions of one element."""
+    order = permutation_of(call)
+    moved = [dim for dim in order or () if call.args[0].sizes[dim] != 1]
+    return order is not None and moved == sorted(moved)
+
+
+def inverted(order: Sequence[int]) -> list[int]:
+    """The permutation that undoes another one."""
+    return [order.index(dim) for dim in range(len(order))]
 
 
 def is_view(call: Node) -> bool:
