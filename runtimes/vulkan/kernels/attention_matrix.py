@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 import torch
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
-from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS, bind
+from mobopt.runtimes.vulkan.engine.stream import MAX_ITERATIONS, USUAL_ITERATIONS, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.attention_kernel import AttentionOperands
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.kernel_access import element_form, spread, writing
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import (
     EMULATED_FRAGMENT_BYTES,
+    EMULATED_ITERATIONS,
     EMULATED_UNITS,
     FRAGMENT,
     SUBGROUP_LANES,
@@ -128,7 +129,15 @@ class MatrixAttentionBlock:
             SUBGROUP_LANES * self.subgroups <= invocations
             and self.shared_bytes(head, width) <= device.shared_memory_bytes
             and self.iterations(keys, width) <= USUAL_ITERATIONS
+            and not (self.emulated and self._emulated_iterations(keys, head, width) > MAX_ITERATIONS)
         )
+
+    def _emulated_iterations(self, keys: int, head: int, width: int) -> int:
+        """How often an invocation goes round the loops of products that are emulated: of each tile of keys, scores and
+        what is added to results."""
+        products = self.high * -(-self.keys // FRAGMENT) * (-(-head // FRAGMENT) + -(-width // FRAGMENT))
+        tiles = -(-keys // (self.keys * self.teams))
+        return tiles * products * (3 if self.split else 1) * EMULATED_ITERATIONS
 
 
 # Of few queries: teams divide the keys, so that more cores have something to do.

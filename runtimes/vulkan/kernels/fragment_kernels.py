@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
-from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
+from mobopt.runtimes.vulkan.engine.stream import MAX_ITERATIONS, USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.kernels.costs import CORE_INVOCATIONS, CORE_REGISTERS, DeviceCosts, FragmentCosts
 from mobopt.runtimes.vulkan.kernels.device_costs import device_costs
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import (
     EMULATED_FRAGMENT_BYTES,
+    EMULATED_ITERATIONS,
     EMULATED_UNITS,
     EXTREMES_BYTES,
     FRAGMENT,
@@ -180,6 +181,12 @@ class FragmentKernel:
         stores = -(-self.rows * self.block_columns // self.invocations) + self.rows // FRAGMENT
         return self.turns(shape) + self.depth + stores
 
+    def loops_too_long(self, shape: ProductShape) -> bool:
+        """Whether an invocation goes round its loops more often than it should, or than it can where it is emulated."""
+        products = 2 * (self.rows // FRAGMENT) * (4 * self.columns // FRAGMENT) * (3 if self.split else 1)
+        emulated = self.turns(shape) * products * EMULATED_ITERATIONS
+        return self.iterations(shape) > USUAL_ITERATIONS or (self.emulated and emulated > MAX_ITERATIONS)
+
     def groups(self, shape: ProductShape) -> tuple[int, int, int]:
         """Workgroups of a dispatch."""
         return (-(-shape.columns // self.block_columns), -(-shape.rows // self.rows), shape.batches * self.parts)
@@ -258,7 +265,7 @@ def fragment_kernels(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape
     if is_split and not splits(device, costs):
         return
     for kernel in _blocks(is_emulated, is_split, shape.is_normalized, shape.shortcut > 0):
-        while kernel.iterations(shape) > USUAL_ITERATIONS:
+        while kernel.loops_too_long(shape):
             kernel = replace(kernel, parts=2 * kernel.parts)
         if kernel.fits(device) and not (shape.is_normalized and kernel.parts > 1):
             yield kernel

@@ -19,7 +19,7 @@ import torch
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.fragment_order import ORDERED_FRAGMENTS
 from mobopt.runtimes.vulkan.engine.matrix_units import SHAPE
-from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
+from mobopt.runtimes.vulkan.engine.stream import MAX_ITERATIONS, USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts, MatrixCosts
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
@@ -38,6 +38,8 @@ SUBGROUP_LANES = 32
 """Of the subgroups that kernels which fill fragments are written for, and that are emulated."""
 EMULATED_FRAGMENT_BYTES = 4 * FRAGMENT * FRAGMENT + 8 * SUBGROUP_LANES
 """Of shared memory, by which a subgroup emulates units with fragments from registers, ``matrix_fragments.glsl``."""
+EMULATED_ITERATIONS = 160
+"""How often an invocation goes round loops for a product of two fragments that is emulated, at most."""
 EXTREMES_BYTES = 16
 """Of what ``split.glsl`` has in shared memory besides."""
 SPLIT_PRODUCTS, NO_SPLIT_PRODUCTS = "split-products", "no-split-products"
@@ -157,6 +159,13 @@ class MatrixKernel:
         crossed = (tiles + 1) * self.inner_block * shape.taps // max(shape.inner, 1) + 1
         stores = -(-self.block_rows * self.block_columns // self.invocations) + self.rows // FRAGMENT
         return tiles + stores + (crossed if shape.taps > 1 and shape.inner else 0)
+
+    def loops_too_long(self, shape: ProductShape) -> bool:
+        """Whether an invocation goes round its loops more often than it should, or than it can where it is emulated."""
+        sides = (self.rows // FRAGMENT) * (4 * self.columns // FRAGMENT)
+        products = sides * (4 * self.inner_block // FRAGMENT) * (3 if self.split else 1)
+        emulated = -(-shape.inner // (self.parts * self.inner_block)) * products * EMULATED_ITERATIONS
+        return self.iterations(shape) > USUAL_ITERATIONS or (self.emulated and emulated > MAX_ITERATIONS)
 
     def groups(self, shape: ProductShape) -> tuple[int, int, int]:
         """Workgroups of a dispatch."""
@@ -286,7 +295,7 @@ def _blocks(lanes: int, narrow: bool, emulated: bool, split: bool, normalized: b
 def _divisions(kernel: MatrixKernel, shape: ProductShape) -> Iterator[MatrixKernel]:
     """A kernel whose inner dimension is divided into as many parts as it may be."""
     least = kernel
-    while least.iterations(shape) > USUAL_ITERATIONS:
+    while least.loops_too_long(shape):
         least = _divided(kernel, 2 * least.parts)
     yield least
     for parts in _SPLIT_PARTS if kernel.split else _PARTS:
