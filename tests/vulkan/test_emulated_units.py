@@ -1,4 +1,4 @@
-"""Matrix units that are emulated go round loops far more often than real ones; drivers on the CPU end loops in silence."""
+"""Matrix units that are emulated go round loops far more often than real ones, and drivers on the CPU end loops."""
 
 from __future__ import annotations
 
