@@ -35,6 +35,7 @@ from mobopt.runtimes.vulkan.compile.fusion_row_layers import fold_row_layers
 from mobopt.runtimes.vulkan.compile.fusion_scaling import fold_scalings
 from mobopt.runtimes.vulkan.compile.fusion_shortcuts import fold_shortcuts
 from mobopt.runtimes.vulkan.compile.gates import interleave_gates
+from mobopt.runtimes.vulkan.compile.group_norms import find_group_norms
 from mobopt.runtimes.vulkan.compile.host_function import HostFunction
 from mobopt.runtimes.vulkan.compile.in_place import written_in_place
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
@@ -160,6 +161,7 @@ def build_stream(
     find_rolls(graph)
     read_from_end(graph)
     move_views_after_steps(graph)
+    find_group_norms(graph)
     find_normalizations(graph)
     find_euclidean_norms(graph)
     find_activations(graph)
