@@ -437,8 +437,8 @@ def load(
 ) -> MobileModule:
     """Read a bundle (.pt or .ptl), made by mobopt or by PyTorch, as a callable module.
 
-    Nothing in the file is executed by reading it. It runs as it is: :func:`optimize_for_mobile` with
-    ``runtime="mobopt"`` folds and fuses the operators of a model that isn't optimised first.
+    Nothing in the file is executed by reading it. It runs as it is; one that isn't optimised is faster after
+    :func:`optimize_for_mobile` with ``runtime="mobopt"``, which folds and fuses operators.
 
     Args:
         path: the file, or a file object.

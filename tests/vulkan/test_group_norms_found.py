@@ -11,10 +11,12 @@ from straight_lines import line_of
 from torch import Tensor, nn
 
 import mobopt
+from mobopt.bundle import read_bundle
 from mobopt.ir import print_graph, verify_graph
 from mobopt.runtimes.vulkan.compile.group_norms import find_group_norms
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
+from mobopt.runtimes.vulkan.program import VulkanProgram
 
 load_lowerings()
 
@@ -113,7 +115,8 @@ def test_plans_of_onnx_are_as_short(device: Device, tmp_path: Path, by_dynamo: b
         torch.onnx.export(net, (x,), str(tmp_path / "net.onnx"), dynamo=by_dynamo, verbose=False)
     counts = []
     for model in (torch.export.export(net, (x,)), tmp_path / "net.onnx"):
-        optimized = mobopt.optimize_for_mobile(model, backend="vulkan", runtime="mobopt")
-        torch.testing.assert_close(optimized(x), net(x), rtol=1e-5, atol=1e-5)
-        counts.append(optimized.plan_report(x).dispatches)
+        mobopt.optimize_for_mobile(model, backend="vulkan", runtime="mobopt").save(tmp_path / "net.pt")
+        program = VulkanProgram(read_bundle(tmp_path / "net.pt"), device)
+        torch.testing.assert_close(program.run("forward", [x]), net(x), rtol=1e-5, atol=1e-5)
+        counts.append(program.plan_report([x]).dispatches)
     assert counts[0] == counts[1]

@@ -11,7 +11,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 import mobopt
+from mobopt.bundle import read_bundle
 from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.program import VulkanProgram
 
 
 class Decoder(nn.Module):
@@ -86,7 +88,8 @@ def test_plans_are_as_short(units: Device, tmp_path: Path, name: str, by_dynamo:
         torch.onnx.export(net, args, str(tmp_path / "net.onnx"), dynamo=by_dynamo, verbose=False)
     counts = []
     for model in (torch.export.export(net, args), tmp_path / "net.onnx"):
-        optimized = mobopt.optimize_for_mobile(model, backend="vulkan", runtime="mobopt")
-        torch.testing.assert_close(optimized(*args), net(*args), rtol=1e-5, atol=1e-5)
-        counts.append(optimized.plan_report(*args).dispatches)
+        mobopt.optimize_for_mobile(model, backend="vulkan", runtime="mobopt").save(tmp_path / "net.pt")
+        program = VulkanProgram(read_bundle(tmp_path / "net.pt"), units)
+        torch.testing.assert_close(program.run("forward", args), net(*args), rtol=1e-5, atol=1e-5)
+        counts.append(program.plan_report(args).dispatches)
     assert counts[1] == counts[0]

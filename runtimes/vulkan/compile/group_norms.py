@@ -72,6 +72,7 @@ def _with_constant(made: Node, operator: str) -> tuple[Node, Value | None]:
     if not isinstance(other, Value) or other.elements is None or other.dtype != torch.float32:
         return made, None
     sizes = (*[1] * (like.rank - other.rank), *other.sizes)
-    if sizes != (1, like.sizes[1], *[1] * (like.rank - 2)) or reader.args[2:] not in ((), (1,)):
+    is_scaled = operator == "aten::add.Tensor" and reader["alpha"] != 1
+    if is_scaled or sizes != (1, like.sizes[1], *[1] * (like.rank - 2)):
         return made, None
     return reader, Value.of_elements(other.elements.reshape(-1))

@@ -42,8 +42,7 @@ def _rolled(node: Node, end: Node | None, begin: Node | None) -> tuple[Value, in
     if any(part["dim"] % source.rank != dim or part["step"] != 1 for part in (end, begin)):
         return None
     at, size = end["start"], source.sizes[dim]
-    if not isinstance(at, int) or begin["end"] != at or begin["start"] not in (None, 0):
+    if not isinstance(at, int) or begin["end"] != at or begin["start"] not in (None, 0) or size == 0:
         return None
     first = begin.output.sizes[dim]
-    is_whole = first == at % size and end.output.sizes[dim] == size - first if size else False
-    return (source, dim, -at) if is_whole else None
+    return (source, dim, -at) if first == at % size and end.output.sizes[dim] == size - first else None
